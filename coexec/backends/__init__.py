@@ -1,0 +1,1 @@
+"""What runs a part on either side."""

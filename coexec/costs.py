@@ -1,0 +1,88 @@
+"""What a planner asks of a cost source, and the coarse source that is used when nothing was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from coexec.graph import Graph, Node
+from coexec.kernels.variant import GpuTraits
+from coexec.launch import launch
+from coexec.ops.base import Columns, Ints
+from coexec.ops.conv2d import conv_flops, output_height, output_width
+from coexec.ops.linear import linear_flops
+
+Floats = npt.NDArray[np.float64]
+
+
+class CostSource(Protocol):
+    """Latencies in microseconds of parts that run alone, for many parts in one call."""
+
+    @property
+    def name(self) -> str:
+        """What it is, for the plan and for messages."""
+
+    def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        """Each part on the GPU side."""
+
+    def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
+        """Each part on the CPU side."""
+
+    def sync_us(self) -> float:
+        """What a hand-over adds to a split layer."""
+
+    def op_us(self, graph: Graph, node: Node) -> float:
+        """A node that is not split, on the CPU side."""
+
+
+class Estimate:
+    """Peak FLOP/s halved, or memory traffic, whichever is longer; nothing measured.
+
+    Good enough to tell a large layer from a small one, not to balance two sides: a profile does that.
+    """
+
+    name = "built-in estimate"
+    clock_ghz = 2.5
+    efficiency = 0.5
+    memory_gb_s = 8.0
+    launch_us = 5.0
+
+    def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        launches = launch(kind, columns, traits)
+        lanes = traits.vector_width * 2 if traits.cpu else 64
+        rate = traits.compute_units * lanes * 2 * self.clock_ghz * self.efficiency * 1e3
+        fill = launches.waves * traits.compute_units / np.maximum(launches.work_groups, 1)
+        return np.asarray(launches.tiling.tile_flops * np.minimum(fill, traits.compute_units) / rate + self.launch_us)
+
+    def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
+        rate = threads * 16 * 2 * 2 * self.clock_ghz * self.efficiency * 1e3
+        return np.asarray(flops(kind, columns) / rate + traffic_bytes(kind, columns) / (self.memory_gb_s * 1e3))
+
+    def sync_us(self) -> float:
+        return 10.0
+
+    def op_us(self, graph: Graph, node: Node) -> float:
+        return unsplit_op_us(graph, node)
+
+
+def unsplit_op_us(graph: Graph, node: Node) -> float:
+    """A NumPy op moves its inputs and outputs a few times at a few GB/s."""
+    names = [n for n in (*node.inputs, *node.outputs) if n]
+    specs = [graph.spec(n) for n in names]
+    moved = sum(int(np.prod(s.shape, dtype=np.int64)) * s.dtype.itemsize for s in specs if s is not None)
+    return 5.0 + moved / (Estimate.memory_gb_s * 1e3)
+
+
+def flops(kind: str, columns: Mapping[str, Ints]) -> Ints:
+    return linear_flops(columns) if kind == "linear" else conv_flops(columns)
+
+
+def traffic_bytes(kind: str, c: Mapping[str, Ints]) -> Ints:
+    """Bytes of input, weights and output, each counted once."""
+    if kind == "linear":
+        return 4 * (c["M"] * c["K"] + c["K"] * c["N"] + c["M"] * c["N"])
+    weights = c["KH"] * c["KW"] * (c["C_in"] // c["groups"]) * c["C_out"]
+    return 4 * (c["N"] * c["H"] * c["W"] * c["C_in"] + weights + c["N"] * output_height(c) * output_width(c) * c["C_out"])

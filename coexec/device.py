@@ -1,0 +1,279 @@
+"""OpenCL devices: discovery, what they are known to do, a short self-test, and an open session.
+
+The machine has one CPU side and, per OpenCL device, one GPU side. A CPU-type OpenCL device can stand in
+for a GPU (emulated): it then gets some of the cores, and the CPU side the rest.
+"""
+
+from __future__ import annotations
+
+import os
+import platform as host_platform
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coexec import opencl_runtime
+from coexec.errors import DeviceError
+from coexec.kernels import source
+from coexec.kernels.variant import GpuTraits
+
+SELF_TEST = """
+__kernel void self_test(__global const int* a, __global int* b) {
+  const int i = get_global_id(0);
+  b[i] = a[i] * 3 + i;
+}
+"""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One OpenCL device as it presents itself.
+
+    Attributes:
+        id: "<platform>:<index>", what users name it by.
+        type: "cpu", "gpu" or "accelerator".
+        svm_capabilities: bit field of the OpenCL specification (0xa: fine-grained buffers with atomics).
+        usable: whether the self-test passed; ``reason`` says why not.
+        handle: the pyopencl device.
+    """
+
+    id: str
+    name: str
+    platform: str
+    driver: str
+    type: str
+    compute_units: int
+    svm_capabilities: int
+    usable: bool
+    reason: str
+    handle: Any = field(repr=False, compare=False)
+
+    @property
+    def emulated_gpu(self) -> bool:
+        """Whether it is the CPU that plays the GPU."""
+        return self.type == "cpu"
+
+    @property
+    def c11_atomics(self) -> bool:
+        """Whether its compiler has OpenCL C 2.0 atomics with scope all_svm_devices."""
+        return _c_version(self.handle.opencl_c_version) >= (2, 0)
+
+    def traits(self, compute_units: int) -> GpuTraits:
+        """What the launch rules need to know when ``compute_units`` of it are used."""
+        width = int(self.handle.native_vector_width_float)
+        width = max(1, min(width, 16))
+        many = width == 16 or host_platform.machine() not in ("x86_64", "AMD64")
+        return GpuTraits(compute_units, width, 32 if many else 16, self.type == "cpu")
+
+
+def cpu_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_model() -> str:
+    """Name of the processor as the operating system gives it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("model name", "Model", "Hardware")):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return host_platform.processor() or host_platform.machine()
+
+
+@cache
+def find_devices() -> tuple[DeviceInfo, ...]:
+    """Every OpenCL device of the machine, those that fail the self-test included, GPUs first."""
+    found = []
+    counts: dict[str, int] = {}
+    for p in opencl_runtime.platforms():
+        slug = _slug(p)
+        try:
+            handles = p.get_devices()
+        except Exception:  # a platform without devices raises
+            continue
+        for handle in handles:
+            index = counts.get(slug, 0)
+            counts[slug] = index + 1
+            found.append(_describe(f"{slug}:{index}", p, handle))
+    return tuple(sorted(found, key=lambda d: (not d.usable, d.emulated_gpu, not d.c11_atomics)))
+
+
+def find_device(device_id: str | None = None) -> DeviceInfo | None:
+    """The named device, or the best one (None: no usable device). Unknown or unusable: DeviceError."""
+    devices = find_devices()
+    if device_id is None:
+        return next((d for d in devices if d.usable), None)
+    named = [d for d in devices if d.id == device_id]
+    if not named:
+        known = ", ".join(d.id for d in devices) or "none"
+        raise DeviceError(f"no OpenCL device {device_id!r} here; `coexec devices` lists them (found: {known})")
+    if not named[0].usable:
+        raise DeviceError(f"OpenCL device {device_id!r} is not usable: {named[0].reason}")
+    return named[0]
+
+
+class Session:
+    """A device opened with so many of its compute units: context, in-order queue, built programs.
+
+    Runs on one OpenCL device take turns: ``turn`` is that device's lock.
+    """
+
+    def __init__(self, info: DeviceInfo, compute_units: int | None = None) -> None:
+        import pyopencl as cl
+
+        self.info = info
+        self.compute_units = info.compute_units if compute_units is None else compute_units
+        if not 1 <= self.compute_units <= info.compute_units:
+            raise DeviceError(
+                f"compute_units={compute_units} is out of range: {info.id} has {info.compute_units}"
+            )
+        handle = info.handle
+        try:
+            if self.compute_units < info.compute_units:
+                handle = handle.create_sub_devices([cl.device_partition_property.BY_COUNTS, self.compute_units])[0]
+            self.context = cl.Context([handle])
+            self.queue = cl.CommandQueue(self.context, handle)
+            with opencl_runtime.adopting_threads():
+                problem = _run_self_test(self.context, self.queue)  # also starts the driver's threads
+        except cl.Error as error:
+            raise DeviceError(f"cannot open {info.id} with {self.compute_units} compute units: {error}") from error
+        if problem:
+            raise DeviceError(f"{info.id} with {self.compute_units} compute units: {problem}")
+        self.traits = info.traits(self.compute_units)
+        self.turn = _turn(info.id)
+        self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
+
+    def build(self, name: str, options: dict[str, int]) -> Any:
+        """The built program of a kernel file with these -D options."""
+        import pyopencl as cl
+
+        key = (name, tuple(sorted(options.items())))
+        if key not in self._programs:
+            flags = [f"-D{k}={v}" for k, v in key[1]] + [f"-DCOEXEC_C11_ATOMICS={int(self.info.c11_atomics)}"]
+            if self.info.c11_atomics:
+                flags.append("-cl-std=CL2.0")
+            flags += ["-cl-mad-enable", "-cl-no-signed-zeros"]
+            try:
+                self._programs[key] = quiet_build(cl.Program(self.context, source(name)), flags)
+            except cl.Error as error:
+                first = next((line for line in str(error).splitlines() if "error" in line), str(error).split("\n")[0])
+                raise DeviceError(f"{self.info.id} cannot build kernel {name}: {first.strip()}") from error
+        return self._programs[key]
+
+    def _pinned_workers(self) -> set[int]:
+        return opencl_runtime.worker_threads() if self.info.emulated_gpu else set()
+
+    @contextmanager
+    def cores(self, cpu_threads: int) -> Iterator[None]:
+        """Keep an emulated GPU's workers and the calling thread on different cores while inside.
+
+        The scheduler otherwise now and then leaves both on one core although another is free.
+        """
+        mine = os.sched_getaffinity(0)
+        ordered = sorted(mine)
+        if not self.info.emulated_gpu or self.compute_units + cpu_threads > len(ordered):
+            for thread in self._pinned_workers():
+                _set_affinity(thread, mine)
+            yield
+            return
+        theirs = set(ordered[-self.compute_units :])
+        for thread in self._pinned_workers():
+            _set_affinity(thread, theirs)
+        _set_affinity(0, set(ordered) - theirs)
+        try:
+            yield
+        finally:
+            _set_affinity(0, mine)
+
+
+_turns: dict[str, threading.RLock] = {}
+
+
+def quiet_build(program: Any, options: list[str]) -> Any:
+    """Build without pyopencl's own disk cache, and without its warning that the compiler said something."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return program.build(options, cache_dir=False)
+
+
+def _turn(device_id: str) -> threading.RLock:
+    return _turns.setdefault(device_id, threading.RLock())
+
+
+def _set_affinity(thread: int, cores: set[int]) -> None:
+    try:
+        os.sched_setaffinity(thread, cores)
+    except OSError:
+        pass  # the thread ended, or a container forbids it: only speed depends on it
+
+
+def _describe(device_id: str, p: Any, handle: Any) -> DeviceInfo:
+    import pyopencl as cl
+
+    kinds = {cl.device_type.CPU: "cpu", cl.device_type.GPU: "gpu"}
+    reason = ""
+    try:
+        context = cl.Context([handle])
+        reason = _run_self_test(context, cl.CommandQueue(context)) or ""
+    except cl.Error as error:
+        reason = f"it cannot be opened: {error}"
+    try:
+        svm = int(handle.svm_capabilities)
+    except cl.Error:
+        svm = 0
+    return DeviceInfo(
+        id=device_id,
+        name=handle.name.strip(),
+        platform=f"{p.name.strip()} ({p.version.strip()})",
+        driver=handle.driver_version.strip(),
+        type=next((kind for bit, kind in kinds.items() if handle.type & bit), "accelerator"),
+        compute_units=int(handle.max_compute_units),
+        svm_capabilities=svm,
+        usable=not reason,
+        reason=reason,
+        handle=handle,
+    )
+
+
+def _run_self_test(context: Any, queue: Any) -> str | None:
+    """None if a trivial kernel builds, runs and is right; otherwise what went wrong."""
+    import pyopencl as cl
+
+    given = np.arange(64, dtype=np.int32) * 7
+    got = np.full(64, -1, np.int32)  # poisoned: a kernel that does nothing must not look right
+    flags = cl.mem_flags
+    try:
+        program = quiet_build(cl.Program(context, SELF_TEST), [])
+        a = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=given)
+        b = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=got)
+        program.self_test(queue, (64,), None, a, b)
+        cl.enqueue_copy(queue, got, b)
+    except cl.Error as error:
+        return f"a trivial kernel fails: {str(error).splitlines()[0]}"
+    if not np.array_equal(got, given * 3 + np.arange(64)):
+        return "a trivial kernel gives wrong numbers"
+    return None
+
+
+def _c_version(text: str) -> tuple[int, int]:
+    words = text.split()
+    for word in words:
+        major, dot, minor = word.partition(".")
+        if dot and major.isdigit() and minor[:1].isdigit():
+            return int(major), int(minor[:1])
+    return (1, 0)
+
+
+def _slug(p: Any) -> str:
+    if "pocl" in p.version.lower():
+        return "pocl"
+    return str(p.name.split()[0].split("(")[0].lower())

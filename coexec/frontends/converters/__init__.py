@@ -1,0 +1,1 @@
+"""From ONNX nodes to ops, a module per family; onnx_ops.py lists them all."""

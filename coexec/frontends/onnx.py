@@ -1,0 +1,37 @@
+"""ONNX models as Graphs: read safely, made static, folded, converted, fused, laid out, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from onnx import ModelProto
+
+from coexec.frontends.finish import finish
+from coexec.frontends.fusion import fuse
+from coexec.frontends.onnx_fold import fold
+from coexec.frontends.onnx_import import import_model
+from coexec.frontends.onnx_read import read_model
+from coexec.frontends.onnx_shapes import fix_shapes
+from coexec.graph import Graph
+
+
+def load_onnx(
+    model: str | os.PathLike[str] | ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> Graph:
+    """Import a model of opset 9 or newer as a checked, static, fused Graph.
+
+    Args:
+        model: path of an ONNX file, or the ModelProto itself (which is not changed). Weights in external
+            files are read from the model's own folder only.
+        input_shapes: input name -> shape, for inputs that the model leaves open, batch size included.
+
+    Raises:
+        ModelError: the model is damaged, unsupported, or leaves a dimension open.
+        InputError: ``input_shapes`` does not fit the model, or ``model`` is of another type.
+    """
+    read = read_model(model)
+    static = fold(fix_shapes(read, input_shapes))
+    program = import_model(static, read.weights, read.opset, read.open_inputs)
+    fuse(program)
+    return finish(program, read.proto.graph.name)

@@ -1,0 +1,61 @@
+"""Lets the onnxscript optimizer fold shape arithmetic and constant branches of a static model.
+
+Only its constant folding is used, none of its rewrite rules: names, opset and op types stay those of the
+model, so it serves opset 9 as well as the newest. Results above ``FOLDED_ELEMENTS`` stay unfolded here
+and are dealt with one by one in onnx_import, which knows all constants and all shapes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from typing import Any
+
+from onnx import ModelProto
+
+FOLDED_ELEMENTS = 4096
+ROUNDS = 3
+"""A branch that one round puts in place of its If is folded in the next."""
+
+
+def fold(proto: ModelProto) -> ModelProto:
+    """The model with constant parts evaluated; the model itself where the optimizer gives up."""
+    # Both take half a second to import, which only those pay who load a model.
+    import onnx_ir
+    from onnxscript.optimizer import fold_constants_ir, remove_unused_nodes
+
+    model = onnx_ir.serde.deserialize_model(proto)
+    with _quiet("onnxscript"), contextlib.suppress(RuntimeError, ValueError, TypeError):
+        for _ in range(ROUNDS):
+            result = fold_constants_ir(model, onnx_shape_inference=True, should_fold=_is_small)
+            if not result:
+                break
+        remove_unused_nodes(model)
+        return onnx_ir.serde.serialize_model(model)
+    return proto
+
+
+def _is_small(node: Any) -> bool:
+    """Whether the result's size is known and small, before anything is allocated for it."""
+    if len(node.outputs) != 1:
+        return False
+    shape = node.outputs[0].shape
+    return shape is not None and shape.is_static() and math.prod(int(d) for d in shape) <= FOLDED_ELEMENTS
+
+
+@contextlib.contextmanager
+def _quiet(name: str) -> Any:
+    """Silence a logger: what it would warn of is checked in onnx_import."""
+    logger = logging.getLogger(name)
+    before = logger.disabled
+    children = [logging.getLogger(key) for key in logging.root.manager.loggerDict if key.startswith(f"{name}.")]
+    levels = [(child, child.disabled) for child in children]
+    try:
+        for child in (logger, *children):
+            child.disabled = True
+        yield
+    finally:
+        logger.disabled = before
+        for child, disabled in levels:
+            child.disabled = disabled

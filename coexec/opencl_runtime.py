@@ -1,0 +1,101 @@
+"""Makes OpenCL drivers visible before pyopencl's loader looks for them, once per process.
+
+The loader in pyopencl's wheels reads a folder of .icd files at its first call. Drivers installed from
+PyPI (the extra ``cpu-device``) bring .icd files that name a path of the machine they were built on, so
+a folder is written for the loader: the system's own files, and one per driver found in this environment.
+A user's OCL_ICD_VENDORS is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
+PIP_DRIVERS = {"intel-opencl-rt": "libintelocl.so"}
+"""PyPI distribution -> the driver library in it."""
+
+_lock = threading.Lock()
+_workers: set[int] = set()
+
+
+def platforms() -> list[Any]:
+    """OpenCL platforms; an empty list when there are none. Safe to call from several threads."""
+    with _lock, adopting_threads():
+        return list(_platforms())
+
+
+@contextmanager
+def adopting_threads() -> Iterator[None]:
+    """Threads that appear inside are taken to be an OpenCL driver's workers."""
+    before = _thread_ids()
+    try:
+        yield
+    finally:
+        python = {thread.native_id for thread in threading.enumerate()}
+        _workers.update(_thread_ids() - before - python)
+
+
+def worker_threads() -> set[int]:
+    """Ids of the OpenCL drivers' worker threads in this process that are still alive."""
+    return _workers & _thread_ids()
+
+
+def _thread_ids() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc/self/task").iterdir()}
+
+
+@cache
+def _platforms() -> tuple[Any, ...]:
+    vendors = None if "OCL_ICD_VENDORS" in os.environ else _vendors_folder()
+    try:
+        if vendors is not None:
+            os.environ["OCL_ICD_VENDORS"] = str(vendors)
+        import pyopencl
+
+        try:
+            return tuple(pyopencl.get_platforms())
+        except pyopencl.LogicError:
+            return ()
+    except ImportError:
+        return ()
+    finally:
+        if vendors is not None:
+            del os.environ["OCL_ICD_VENDORS"]
+            shutil.rmtree(vendors, ignore_errors=True)
+
+
+def pip_drivers() -> dict[str, Path]:
+    """Driver libraries that this Python environment carries: distribution -> absolute path."""
+    found = {}
+    for distribution, library in PIP_DRIVERS.items():
+        try:
+            listed = metadata.distribution(distribution).files or []
+        except metadata.PackageNotFoundError:
+            continue
+        paths = [Path(str(f.locate())).resolve() for f in listed if f.name == library]
+        if paths and paths[0].is_file():
+            found[distribution] = paths[0]
+    return found
+
+
+def _vendors_folder() -> Path | None:
+    """A private folder for the loader, or None when the system's own is all there is."""
+    drivers = pip_drivers()
+    if not drivers:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="coexec-icd-"))
+    if SYSTEM_VENDORS.is_dir():
+        for icd in SYSTEM_VENDORS.glob("*.icd"):
+            shutil.copyfile(icd, folder / icd.name)
+    for distribution, library in drivers.items():
+        (folder / f"{distribution}.icd").write_text(f"{library}\n")
+    return folder

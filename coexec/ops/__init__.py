@@ -1,0 +1,1 @@
+"""Descriptions of the layers that coexec runs, one file an op or family."""

@@ -1,0 +1,152 @@
+"""What an op is, and what a part of one is.
+
+Every op is a frozen description: shapes, FLOPs, a NumPy routine, sample cases. A :class:`SplitOp` also
+knows the part of itself for a range of output channels or rows, and that part is again an ordinary op
+of the same kind: kernels, CPU routines, features, profiler and predictor know nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from coexec.layout import Array, Shape
+
+Axis = Literal["channel", "row", "none"]
+Box = tuple[slice, ...]
+Ints = npt.NDArray[np.int64]
+Columns = dict[str, Ints]
+"""Numeric description of many ops of one kind: field name -> one value per op."""
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """Shape (logical) and dtype of a tensor."""
+
+    shape: Shape
+    dtype: np.dtype[Any]
+
+
+@dataclass(frozen=True)
+class Part:
+    """The share of a layer for one range of units: a smaller op, and where its arrays lie.
+
+    Attributes:
+        op: the smaller op.
+        inputs: for each input, the box of the *canonical* array that the part reads; None = all of it.
+        output: the box of the canonical output that it writes.
+    """
+
+    op: SplitOp
+    inputs: tuple[Box | None, ...]
+    output: Box
+
+
+class Op(ABC):
+    """One layer's arithmetic. Inputs are positional as in ONNX; an absent optional one is None."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
+        """Shapes and dtypes of the outputs; raises ModelError when the inputs do not fit."""
+
+    @abstractmethod
+    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        """Compute on logical views with NumPy, writing into ``outputs``."""
+
+    def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
+        """Floating-point operations, for cost estimates; elementwise ops count one per output."""
+        return sum(int(np.prod(out.shape, dtype=np.int64)) for out in self.infer(inputs))
+
+    @property
+    def spatial(self) -> bool:
+        """Whether axis 1 is a channel axis before spatial ones (the tensor wants channels last)."""
+        return False
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the op gives its output the layout of its inputs."""
+        return False
+
+
+class SplitOp(Op):
+    """An op that can be cut. Its dataclass fields are ints (and ``activation``): see ``columns``.
+
+    *Canonical* arrays are the views that kernels and CPU routines work on: activations with channels
+    innermost, weights with output channels innermost (conv2d: N,H,W,C and KH,KW,C_in/groups,C_out;
+    linear: M,K and K,N). Inputs are x, weight, bias or None, residual or None.
+    """
+
+    axes: ClassVar[tuple[Axis, ...]] = ("channel", "row")
+
+    @abstractmethod
+    def units(self, axis: Axis) -> int:
+        """How many units (output channels or output rows) the axis has."""
+
+    @abstractmethod
+    def step(self, axis: Axis) -> int:
+        """Smallest distance between cuts that keeps both parts of the same kind (whole groups)."""
+
+    @abstractmethod
+    def canonical(self, inputs: Sequence[Array | None], output: Array) -> tuple[list[Array | None], Array]:
+        """The logical views as canonical ones, without copying."""
+
+    @abstractmethod
+    def part(self, axis: Axis, start: int, stop: int) -> Part:
+        """The part that computes units ``start`` to ``stop`` (exclusive) of ``axis``."""
+
+    @classmethod
+    @abstractmethod
+    def cut_columns(cls, axis: Axis, columns: Mapping[str, Ints], start: Ints, stop: Ints) -> Columns:
+        """Columns of the parts for many ranges at once; the arithmetic behind ``part``."""
+
+    @abstractmethod
+    def logical_box(self, box: Box | None, port: int, shape: Shape) -> Box:
+        """A canonical box of input ``port`` (-1: the output) in logical coordinates of ``shape``.
+
+        May be larger than the exact set of elements, never smaller.
+        """
+
+    @abstractmethod
+    def reference(self, inputs: Sequence[Array | None]) -> Array:
+        """Slow, obvious float64 result on canonical arrays: the specification."""
+
+    def columns(self) -> Columns:
+        """This op as one row of columns."""
+        return {
+            f.name: np.array([int(getattr(self, f.name))], np.int64)
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.name != "activation"
+        }
+
+    def with_fields(self, columns: Mapping[str, Ints], row: int = 0) -> Any:
+        """This op with its numeric fields taken from one row of ``columns``."""
+        values = {
+            f.name: type(getattr(self, f.name))(columns[f.name][row])
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.name != "activation"
+        }
+        return replace(self, **values)  # type: ignore[type-var]
+
+
+def stack_columns(parts: Sequence[Mapping[str, Ints]]) -> Columns:
+    """Rows of several column sets of one kind under one another."""
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A case of an op for tests and self-tests: the op and the shapes of its inputs."""
+
+    name: str
+    op: Op
+    inputs: tuple[ArraySpec | None, ...]
+
+
+SampleMaker = Callable[[], list[Sample]]

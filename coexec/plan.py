@@ -1,0 +1,261 @@
+"""A plan: which side computes what, in which order, waiting for what. Plain data, and its file format."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from coexec.errors import PlanError
+from coexec.graph import Graph
+from coexec.ops.base import Axis, SplitOp
+
+SCHEMA = 1
+Side = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True)
+class Task:
+    """One part of one node on one side.
+
+    Attributes:
+        node: its name in the graph.
+        axis, start, stop: the units (output channels or rows) that it computes; axis "none" is all of it.
+        implementation: kernel variant or CPU routine; "" for ops that have one only.
+        wait_for: how many tasks of the other side, from its first, must be done before this one begins.
+    """
+
+    side: Side
+    node: str
+    axis: Axis
+    start: int
+    stop: int
+    implementation: str
+    wait_for: int = 0
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What the planner expects of one layer, in microseconds (``sync_us`` is within ``predicted_us``)."""
+
+    cpu_us: float
+    gpu_us: float
+    sync_us: float
+    predicted_us: float
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """A row of the table that is derived from the tasks: the first ``cut`` of ``units`` are the GPU's."""
+
+    name: str
+    op: str
+    axis: Axis
+    cut: int
+    units: int
+    cpu_impl: str
+    gpu_impl: str
+    cpu_us: float
+    gpu_us: float
+    sync_us: float
+    predicted_us: float
+
+    @property
+    def gpu_share(self) -> float:
+        """Share of the units that the GPU side computes, 0 to 1."""
+        return self.cut / self.units
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tasks for one model on one device, and what they are expected to cost.
+
+    Attributes:
+        model, signature: name and structure hash of the graph that it belongs to.
+        device: id of the OpenCL device, "" for none.
+        device_name: what that device calls itself, with its driver.
+        compute_units: how many of the device's compute units are used.
+        cpu_threads: how many threads the CPU side uses.
+        sync: synchronisation strategy, "" for the best that the device offers.
+        costs: expectation per split node.
+        predicted_ms: expected latency of a run.
+        costs_from: where the expectations come from ("profile NAME", "measurement", "built-in estimate").
+        options: predicted ms of each way of using the machine that was compared.
+    """
+
+    model: str
+    signature: str
+    device: str
+    device_name: str
+    compute_units: int
+    cpu_threads: int
+    sync: str
+    tasks: tuple[Task, ...]
+    units: Mapping[str, tuple[str, int]] = field(repr=False)
+    costs: Mapping[str, Costs]
+    predicted_ms: float
+    costs_from: str
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> list[LayerPlan]:
+        """One row per split node, derived from the tasks."""
+        rows = []
+        for name, (op, units) in self.units.items():
+            own = [t for t in self.tasks if t.node == name]
+            gpu = [t for t in own if t.side == "gpu"]
+            cpu = [t for t in own if t.side == "cpu"]
+            axis = own[0].axis
+            whole = units if axis == own[0].axis != "none" else 1
+            cost = self.costs.get(name, Costs(0.0, 0.0, 0.0, 0.0))
+            rows.append(
+                LayerPlan(
+                    name=name,
+                    op=op,
+                    axis=axis,
+                    cut=sum(t.stop - t.start for t in gpu),
+                    units=whole,
+                    cpu_impl=cpu[0].implementation if cpu else "",
+                    gpu_impl=gpu[0].implementation if gpu else "",
+                    **asdict(cost),
+                )
+            )
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values; ``layers`` is for readers, ``tasks`` is what is loaded again."""
+        return {
+            "schema": SCHEMA,
+            "model": self.model,
+            "signature": self.signature,
+            "device": self.device,
+            "device_name": self.device_name,
+            "compute_units": self.compute_units,
+            "cpu_threads": self.cpu_threads,
+            "sync": self.sync,
+            "costs_from": self.costs_from,
+            "predicted_ms": self.predicted_ms,
+            "options": dict(self.options),
+            "units": {name: list(value) for name, value in self.units.items()},
+            "costs": {name: asdict(cost) for name, cost in self.costs.items()},
+            "tasks": [asdict(task) for task in self.tasks],
+            "layers": [asdict(layer) for layer in self.layers],
+        }
+
+    @staticmethod
+    def from_json(data: Any) -> Plan:
+        """The plan that ``to_json`` gave; PlanError if it is anything else."""
+        try:
+            if data["schema"] != SCHEMA:
+                raise PlanError(f"the plan has schema {data['schema']!r}, this version reads {SCHEMA}; make it again")
+            tasks = tuple(_task(entry) for entry in data["tasks"])
+            return Plan(
+                model=str(data["model"]),
+                signature=str(data["signature"]),
+                device=str(data["device"]),
+                device_name=str(data["device_name"]),
+                compute_units=int(data["compute_units"]),
+                cpu_threads=int(data["cpu_threads"]),
+                sync=str(data["sync"]),
+                tasks=tasks,
+                units={str(k): (str(v[0]), int(v[1])) for k, v in data["units"].items()},
+                costs={str(k): Costs(**{n: float(x) for n, x in v.items()}) for k, v in data["costs"].items()},
+                predicted_ms=float(data["predicted_ms"]),
+                costs_from=str(data["costs_from"]),
+                options={str(k): float(v) for k, v in data["options"].items()},
+            )
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            raise PlanError(f"the plan is damaged ({type(error).__name__}: {error}); make it again") from error
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan as JSON; an existing file is replaced in one step or stays as it was."""
+        target = Path(path)
+        draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+        try:
+            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+            draft.replace(target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise PlanError(f"cannot write the plan to {target}: {error.strerror}") from error
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Plan:
+        """Read a plan file; PlanError with one line if it is missing or damaged."""
+        try:
+            text = Path(path).read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PlanError(f"cannot read the plan {os.fspath(path)}: {error}") from error
+        try:
+            data = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise PlanError(f"{os.fspath(path)} is not a plan (no JSON: {error}); make it again") from error
+        return Plan.from_json(data)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {self.device or 'CPU only'} (compute units {self.compute_units}, "
+            f"CPU threads {self.cpu_threads}), predicted {self.predicted_ms:.2f} ms from {self.costs_from}",
+            f"{'layer':32} {'op':8} {'axis':8} {'GPU':>11} {'cpu us':>8} {'gpu us':>8} {'layer us':>8}",
+        ]
+        for row in self.layers:
+            lines.append(
+                f"{row.name[:32]:32} {row.op:8} {row.axis:8} {row.cut:>5}/{row.units:<5} {row.cpu_us:8.0f} "
+                f"{row.gpu_us:8.0f} {row.predicted_us:8.0f}"
+            )
+        return "\n".join(lines)
+
+
+def check_plan(plan: Plan, graph: Graph) -> None:
+    """Raise PlanError unless the plan computes exactly this graph and waits for all that it reads."""
+    from coexec.dependencies import add_waits
+
+    if plan.signature != graph.signature():
+        raise PlanError(f"the plan was made for another model ({plan.model!r}); make one with `coexec partition`")
+    by_node: dict[str, list[Task]] = {}
+    for task in plan.tasks:
+        by_node.setdefault(task.node, []).append(task)
+    if set(by_node) != {node.name for node in graph.nodes}:
+        raise PlanError("the plan's tasks are not the model's nodes; make it again")
+    splittable = {node.name for node in graph.split_nodes()}
+    for node in graph.nodes:
+        _check_cover(node.name, node.op if node.name in splittable else None, by_node[node.name])
+    for task, needed in zip(plan.tasks, add_waits(graph, plan.tasks), strict=True):
+        if task.wait_for < needed.wait_for:
+            raise PlanError(f"the plan starts {task.node!r} on the {task.side} before its inputs exist; make it again")
+
+
+def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
+    """The tasks of one node cover its units exactly once, along one axis, at allowed cuts."""
+    axis = tasks[0].axis
+    ranges = sorted((t.start, t.stop) for t in tasks)
+    if op is None or axis == "none":
+        if len(tasks) != 1 or (op is None and tasks[0].side != "cpu"):
+            raise PlanError(f"the plan splits {name!r}, which cannot be split; make it again")
+        return
+    assert isinstance(op, SplitOp)
+    ends = [0, *(stop for _, stop in ranges)]
+    if (
+        any(t.axis != axis for t in tasks)
+        or [start for start, _ in ranges] != ends[:-1]
+        or ends[-1] != op.units(axis)
+        or any(a >= b or b % op.step(axis) for a, b in ranges)
+    ):
+        raise PlanError(f"the plan's parts of {name!r} do not make up the layer; make it again")
+
+
+def _task(entry: Mapping[str, Any]) -> Task:
+    task = Task(
+        side=entry["side"],
+        node=str(entry["node"]),
+        axis=entry["axis"],
+        start=int(entry["start"]),
+        stop=int(entry["stop"]),
+        implementation=str(entry["implementation"]),
+        wait_for=int(entry["wait_for"]),
+    )
+    if task.side not in get_args(Side) or task.axis not in get_args(Axis) or task.wait_for < 0:
+        raise PlanError(f"the plan has a task that makes no sense ({dict(entry)}); make it again")
+    return task

@@ -1,0 +1,229 @@
+"""Chooses each layer's cut. Pure search: a graph and a cost source in, a plan out; no I/O, no OpenCL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from coexec.backends.cpu import CPU_VARIANTS, choose
+from coexec.costs import CostSource, Floats
+from coexec.dependencies import add_waits
+from coexec.graph import Graph, Node
+from coexec.kernels.variant import GpuTraits
+from coexec.launch import launch
+from coexec.ops.base import Axis, Columns, SplitOp, stack_columns
+from coexec.plan import Costs, Plan, Task
+
+MAX_CUTS = 64
+"""Cuts tried per layer and axis, beside both exclusive choices."""
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a plan may use.
+
+    Attributes:
+        device, device_name: the OpenCL device; "" for none.
+        traits: of as many compute units of it as the plan uses; None without a device.
+        cpu_threads: threads of the CPU side.
+        sync: strategy name, "" to leave it open.
+    """
+
+    device: str
+    device_name: str
+    traits: GpuTraits | None
+    cpu_threads: int
+    sync: str = ""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one layer is cut: the GPU computes the first ``cut`` units of ``axis``."""
+
+    axis: Axis
+    cut: int
+    costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """All cuts that are tried for one layer, as arrays."""
+
+    node: Node
+    axes: list[Axis]
+    cuts: list[int]
+
+    @property
+    def op(self) -> SplitOp:
+        assert isinstance(self.node.op, SplitOp)
+        return self.node.op
+
+
+def make_plan(graph: Graph, costs: CostSource, resources: Resources) -> Plan:
+    """Each layer at the cut that lets both sides finish soonest, by ``costs``."""
+    return assemble(graph, choose_cuts(graph, costs, resources), costs, resources)
+
+
+def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[str, Choice]:
+    """The best choice per split node; one batched prediction per kind and side."""
+    nodes = graph.split_nodes()
+    traits = resources.traits
+    if traits is None:
+        candidates = [Candidates(node, ["channel"], [0]) for node in nodes]
+    else:
+        candidates = [_candidates(node, traits) for node in nodes]
+    gpu_us, cpu_us = _predict(candidates, costs, resources)
+    choices = {}
+    for layer, gpu, cpu in zip(candidates, gpu_us, cpu_us, strict=True):
+        split = (gpu > 0) & (cpu > 0)
+        sync = np.where(gpu > 0, costs.sync_us(), 0.0)
+        total = np.maximum(gpu, cpu) + sync
+        # Between equals a choice with one side is preferred: it cannot be held up by the other.
+        best = int(np.argmin(total + np.where(split, 1e-3 * total, 0.0)))
+        choices[layer.node.name] = Choice(
+            layer.axes[best],
+            layer.cuts[best],
+            Costs(float(cpu[best]), float(gpu[best]), float(sync[best]), float(total[best])),
+        )
+    return choices
+
+
+def assemble(
+    graph: Graph, choices: Mapping[str, Choice], costs: CostSource | None, resources: Resources
+) -> Plan:
+    """The plan that carries out these choices, layer by layer."""
+    layer_us = sum(choice.costs.predicted_us for choice in choices.values())
+    other_us = 0.0 if costs is None else sum(costs.op_us(graph, n) for n in graph.nodes if n.name not in choices)
+    return Plan(
+        model=graph.name,
+        signature=graph.signature(),
+        device=resources.device,
+        device_name=resources.device_name,
+        compute_units=resources.traits.compute_units if resources.traits else 0,
+        cpu_threads=resources.cpu_threads,
+        sync=resources.sync,
+        tasks=tuple(add_waits(graph, layer_tasks(graph, choices, resources.traits))),
+        units={n.name: (n.op.kind, _units(n, choices[n.name].axis)) for n in graph.split_nodes()},
+        costs={name: choice.costs for name, choice in choices.items()},
+        predicted_ms=(layer_us + other_us) / 1e3,
+        costs_from=costs.name if costs else "no costs",
+    )
+
+
+def layer_tasks(graph: Graph, choices: Mapping[str, Choice], traits: GpuTraits | None) -> list[Task]:
+    """Tasks in graph order: of each layer the GPU's part, then the CPU's. Waits are not set yet."""
+    tasks: list[Task] = []
+    for node in graph.nodes:
+        choice = choices.get(node.name)
+        if choice is None:
+            tasks.append(Task("cpu", node.name, "none", 0, 1, ""))
+            continue
+        tasks.extend(parts_of(node, choice, traits))
+    return tasks
+
+
+def parts_of(node: Node, choice: Choice, traits: GpuTraits | None) -> list[Task]:
+    """The one or two tasks of a split layer, with the implementations that the rules choose."""
+    op = node.op
+    assert isinstance(op, SplitOp)
+    units, cut = op.units(choice.axis), choice.cut
+    tasks = []
+    if cut > 0:
+        assert traits is not None
+        part = op.part(choice.axis, 0, cut).op
+        name = launch(part.kind, part.columns(), traits).names()[0]
+        tasks.append(Task("gpu", node.name, choice.axis, 0, cut, name))
+    if cut < units:
+        part = op.part(choice.axis, cut, units).op
+        name = CPU_VARIANTS[part.kind][int(choose(part.kind, part.columns())[0])].name
+        tasks.append(Task("cpu", node.name, choice.axis, cut, units, name))
+    return tasks
+
+
+def share_choices(graph: Graph, axis: Axis, share: float) -> dict[str, Choice]:
+    """Every layer cut at about the same share of the GPU, 0 to 1, along one axis."""
+    choices = {}
+    for node in graph.split_nodes():
+        op = node.op
+        assert isinstance(op, SplitOp)
+        units, step = op.units(axis), op.step(axis)
+        choices[node.name] = Choice(axis, min(units, round(share * units / step) * step))
+    return choices
+
+
+def aligned_cuts(op: SplitOp, axis: Axis, alignment: int) -> list[int]:
+    """Cuts strictly between both exclusive choices, at multiples of the alignment, MAX_CUTS at most."""
+    step = math.lcm(op.step(axis), alignment)
+    cuts = list(range(step, op.units(axis), step))
+    if not cuts and alignment > op.step(axis):
+        cuts = list(range(op.step(axis), op.units(axis), op.step(axis)))
+    if len(cuts) > MAX_CUTS:
+        cuts = [cuts[i] for i in np.unique(np.linspace(0, len(cuts) - 1, MAX_CUTS).astype(int))]
+    return cuts
+
+
+def _candidates(node: Node, traits: GpuTraits) -> Candidates:
+    op = node.op
+    assert isinstance(op, SplitOp)
+    variant, _ = launch(op.kind, op.columns(), traits).one()
+    axes: list[Axis] = ["channel", "channel"]
+    cuts = [0, op.units("channel")]
+    for axis in op.axes:
+        for cut in aligned_cuts(op, axis, variant.alignment(axis, traits)):
+            axes.append(axis)
+            cuts.append(cut)
+    return Candidates(node, axes, cuts)
+
+
+def _predict(
+    candidates: Sequence[Candidates], costs: CostSource, resources: Resources
+) -> tuple[list[Floats], list[Floats]]:
+    """Microseconds of the GPU's and of the CPU's part for every candidate; 0 for an empty part."""
+    gpu = [np.zeros(len(c.cuts)) for c in candidates]
+    cpu = [np.zeros(len(c.cuts)) for c in candidates]
+    for kind in {c.op.kind for c in candidates}:
+        for side, results in (("gpu", gpu), ("cpu", cpu)):
+            rows: list[tuple[int, int]] = []
+            parts: list[Columns] = []
+            for i, layer in enumerate(candidates):
+                if layer.op.kind == kind:
+                    index, columns = _side_columns(layer, side)
+                    rows += [(i, j) for j in index]
+                    parts += columns
+            if not rows:
+                continue
+            stacked = stack_columns(parts)
+            if side == "gpu":
+                assert resources.traits is not None
+                us = costs.gpu_us(kind, stacked, resources.traits)
+            else:
+                us = costs.cpu_us(kind, stacked, resources.cpu_threads)
+            for (i, j), value in zip(rows, us, strict=True):
+                results[i][j] = max(float(value), 0.1)
+    return gpu, cpu
+
+
+def _side_columns(layer: Candidates, side: str) -> tuple[list[int], list[Columns]]:
+    """Rows of candidates in which the side has a part, and the columns of those parts."""
+    index: list[int] = []
+    columns: list[Columns] = []
+    base = layer.op.columns()
+    base["activation"] = np.array([getattr(layer.op, "activation").code])
+    for axis in dict.fromkeys(layer.axes):
+        units = layer.op.units(axis)
+        own = [j for j, a in enumerate(layer.axes) if a == axis]
+        cuts = np.array([layer.cuts[j] for j in own], np.int64)
+        start, stop = (np.zeros_like(cuts), cuts) if side == "gpu" else (cuts, np.full_like(cuts, units))
+        keep = stop > start
+        if keep.any():
+            index += [j for j, k in zip(own, keep, strict=True) if k]
+            columns.append(layer.op.cut_columns(axis, base, start[keep], stop[keep]))
+    return index, columns
+
+
+def _units(node: Node, axis: Axis) -> int:
+    assert isinstance(node.op, SplitOp)
+    return node.op.units(axis)

@@ -1,0 +1,1 @@
+"""Latency predictors: features, training, loading."""

@@ -1,0 +1,1 @@
+"""Measured devices: a folder each. See README.md for the format."""

@@ -1,0 +1,149 @@
+"""ONNX models of one node for tests: built, run elsewhere, and run through coexec's converters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from coexec.frontends.onnx_node import Converted, OnnxNode
+from coexec.frontends.onnx_ops import convert
+from coexec.layout import Array, Layout
+from coexec.ops.base import ArraySpec
+from coexec.ops.linear import Linear
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node with values for its inputs.
+
+    ``constants``: positions of the inputs that the converter gets as constants. ``outputs``: how many,
+    or their names ("" where absent). ``reference``: "ort", or "onnx" where onnxruntime lacks the op.
+    """
+
+    name: str
+    op_type: str
+    inputs: tuple[Array | None, ...]
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    opset: int = 17
+    constants: tuple[int, ...] = ()
+    outputs: int | tuple[str, ...] = 1
+    reference: str = "ort"
+    rtol: float = 1e-5
+    atol: float = 1e-6
+
+    def __str__(self) -> str:
+        return f"{self.op_type}-{self.name}-{self.opset}"
+
+    def model(self) -> onnx.ModelProto:
+        names = [f"x{i}" if x is not None else "" for i, x in enumerate(self.inputs)]
+        outputs = [f"y{i}" for i in range(self.outputs)] if isinstance(self.outputs, int) else list(self.outputs)
+        node = helper.make_node(self.op_type, names, outputs, name="tested", **self.attributes)
+        fed = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+            for name, x in zip(names, self.inputs, strict=True)
+            if x is not None
+        ]
+        made = [helper.make_empty_tensor_value_info(name) for name in outputs if name]
+        graph = helper.make_graph([node], "one", fed, made)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=10)
+
+    def expected(self) -> list[Array]:
+        """What another implementation computes, for the outputs that have names."""
+        feed = {f"x{i}": x for i, x in enumerate(self.inputs) if x is not None}
+        if self.reference == "onnx":
+            return [np.asarray(y) for y in ReferenceEvaluator(self.model()).run(None, feed)]
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        session = ort.InferenceSession(self.model().SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return list(session.run(None, feed))
+
+
+def onnx_node(model: onnx.ModelProto, inputs: Sequence[Array | None], constants: Sequence[int]) -> OnnxNode:
+    """The model's only node as converters get it; ``constants``: the inputs whose values they see."""
+    (proto,) = model.graph.node
+    known: list[Array | None] = [
+        x if x is not None and index in constants else None for index, x in enumerate(inputs)
+    ]
+    return OnnxNode(
+        name=proto.name or f"{proto.op_type}_{proto.output[0]}",
+        op_type=proto.op_type,
+        domain=proto.domain,
+        opset=next(o.version for o in model.opset_import if o.domain == proto.domain),
+        attributes={a.name: _attribute(a) for a in proto.attribute},
+        inputs=tuple(proto.input),
+        outputs=tuple(proto.output),
+        specs=tuple(None if x is None else ArraySpec(x.shape, x.dtype) for x in inputs),
+        constants=tuple(known),
+        output_specs=(None,) * len(proto.output),
+    )
+
+
+def _attribute(attribute: onnx.AttributeProto) -> Any:
+    value = helper.get_attribute_value(attribute)
+    if isinstance(value, bytes):
+        return value.decode()
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
+
+def run_node(node: OnnxNode, inputs: Sequence[Array | None], channels_last: bool) -> list[Array]:
+    """Convert and run on poisoned outputs; the outputs that have names, as the op wrote them."""
+    converted = convert(node)
+    values = {name: None if x is None else np.asarray(x) for name, x in zip(node.inputs, inputs, strict=True)}
+    arrays = [values[s] if isinstance(s, str) and s else None if isinstance(s, str) else s for s in converted.inputs]
+    specs = converted.op.infer([None if a is None else ArraySpec(a.shape, a.dtype) for a in arrays])
+    if channels_last and accepts_channels_last(converted):
+        arrays = [None if a is None else strided(a) for a in arrays]
+        outputs = [strided(poisoned(s)) for s in specs]
+    else:
+        outputs = [poisoned(s) for s in specs]
+    before = [None if a is None else a.copy() for a in arrays]
+    converted.op.run(arrays, outputs)
+    for array, copy in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, copy, "the op changed its input")
+    return [y for y, name in zip(outputs, node.outputs, strict=False) if name]
+
+
+def accepts_channels_last(converted: Converted) -> bool:
+    """A Linear's rows are the leading axes together, so it takes row-major arrays only."""
+    return not isinstance(converted.op, Linear)
+
+
+def poisoned(spec: ArraySpec) -> Array:
+    """An array whose every element is wrong: NaN, or all bits set, or True."""
+    if spec.dtype.kind == "f":
+        return np.full(spec.shape, np.nan, spec.dtype)
+    if spec.dtype.kind in "iu":
+        return np.full(spec.shape, np.iinfo(spec.dtype).max, spec.dtype)
+    return np.ones(spec.shape, spec.dtype)
+
+
+def strided(array: Array) -> Array:
+    """The same values channels last with unused room between pixels (rank 1 and 2: as they are)."""
+    if array.ndim < 3 or array.dtype == object:
+        return array.copy()
+    order = Layout.channels_last(array.ndim).order
+    layout = Layout(order, pitch=array.shape[1] + 3)
+    return layout.view(layout.pack(array), array.shape)
+
+
+def assert_same(
+    outputs: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-5, atol: float = 1e-6
+) -> None:
+    """Same number of outputs, dtypes, shapes and values (NaN equals NaN)."""
+    assert len(outputs) == len(expected)
+    for got, want in zip(outputs, expected, strict=True):
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        if want.dtype.kind == "V":  # bfloat16, float8...: compared as what they stand for
+            got, want = got.astype(np.float32), want.astype(np.float32)
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
+        else:
+            np.testing.assert_array_equal(got, want)

@@ -1,0 +1,1050 @@
+"""The ONNX frontend against onnxruntime: every surviving tensor, every fusion, every kind of bad model."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from coexec.errors import InputError, ModelError
+from coexec.frontends.onnx import load_onnx
+from coexec.graph import Graph
+from coexec.layout import Layout
+from coexec.ops.activation import Activation
+from coexec.ops.conv2d import Conv2d
+from coexec.ops.linear import Linear
+
+RNG = np.random.default_rng(0)
+
+
+class Builder:
+    """Writes a small ONNX model node by node."""
+
+    def __init__(self, opset: int = 17, ir_version: int = 8) -> None:
+        self.opset, self.ir_version = opset, ir_version
+        self.nodes: list[onnx.NodeProto] = []
+        self.initializers: list[TensorProto] = []
+        self.inputs: list[onnx.ValueInfoProto] = []
+
+    def input(self, name: str, *dims: int | str | None, dtype: int = TensorProto.FLOAT) -> str:
+        self.inputs.append(helper.make_tensor_value_info(name, dtype, dims))
+        return name
+
+    def constant(self, value: object, dtype: type = np.float32) -> str:
+        name = f"c{len(self.initializers)}"
+        self.initializers.append(numpy_helper.from_array(np.asarray(value, dtype), name))
+        return name
+
+    def weights(self, *shape: int) -> str:
+        return self.constant(RNG.standard_normal(shape))
+
+    def positive(self, *shape: int) -> str:
+        return self.constant(RNG.uniform(0.5, 1.5, shape))
+
+    def add(self, op: str, *inputs: str, domain: str = "", **attributes: object) -> str:
+        output = f"t{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [output], f"{op}{len(self.nodes)}", domain=domain, **attributes))
+        return output
+
+    def model(self, *outputs: str, dtype: int = TensorProto.FLOAT) -> ModelProto:
+        infos = [onnx.ValueInfoProto(name=name, type=_open_tensor(dtype)) for name in outputs]
+        graph = helper.make_graph(self.nodes, "small", self.inputs, infos, self.initializers)
+        return helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=self.ir_version
+        )
+
+    # Layers that fusions start from
+
+    def conv(self, x: str, c_in: int = 4, c_out: int = 4, bias: bool = True) -> str:
+        weight = self.weights(c_out, c_in, 3, 3)
+        return self.add("Conv", x, weight, *([self.weights(c_out)] if bias else []), pads=[1, 1, 1, 1])
+
+    def linear(self, x: str, bias: bool = False) -> str:
+        product = self.add("MatMul", x, self.weights(4, 4))
+        return self.add("Add", product, self.weights(4)) if bias else product
+
+    def norm(self, x: str) -> str:
+        parameters = [self.positive(4), self.weights(4), self.weights(4), self.positive(4)]
+        return self.add("BatchNormalization", x, *parameters, epsilon=1e-3)
+
+
+def _open_tensor(dtype: int) -> onnx.TypeProto:
+    return onnx.TypeProto(tensor_type=onnx.TypeProto.Tensor(elem_type=dtype))
+
+
+def evaluate(graph: Graph, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Every tensor of the graph, each in a buffer of its own layout, computed by op.run node by node."""
+    values: dict[str, np.ndarray] = dict(graph.constants)
+    for tensor in graph.tensors.values():
+        buffer = np.zeros(tensor.layout.size(tensor.shape), tensor.dtype)
+        values[tensor.name] = tensor.layout.view(buffer, tensor.shape)
+    for name in graph.inputs:
+        values[name][...] = feed[name]
+    for node in graph.nodes:
+        spare = [np.empty(spec.shape, spec.dtype) for spec in node.op.infer([graph.spec(n) for n in node.inputs])]
+        outputs = [values[n] if n else spare[i] for i, n in enumerate(node.outputs)]
+        node.op.run([values[n] if n else None for n in node.inputs], outputs)
+    return {name: values[name] for name in graph.tensors}
+
+
+def onnxruntime_values(
+    model: ModelProto, feed: dict[str, np.ndarray], names: list[str], optimize: bool = False
+) -> dict[str, np.ndarray]:
+    """onnxruntime's values of any tensors of a model."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    known = {value.name for value in copy.graph.output}
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = 1
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return dict(zip(names, session.run(names, feed), strict=True))
+
+
+def random_feed(graph: Graph) -> dict[str, np.ndarray]:
+    return {
+        name: RNG.standard_normal(graph.tensors[name].shape).astype(graph.tensors[name].dtype)
+        for name in graph.inputs
+    }
+
+
+def max_rel_error(got: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference over the largest magnitude."""
+    return float(np.max(np.abs(got - expected), initial=0) / max(np.max(np.abs(expected), initial=0), 1e-6))
+
+
+def assert_like_onnxruntime(model: ModelProto, graph: Graph, tolerance: float = 1e-5) -> None:
+    """All tensors that survived have onnxruntime's values of the same name."""
+    feed = random_feed(graph)
+    got = evaluate(graph, feed)
+    names = [name for name in got if name not in graph.inputs and not name.endswith(":rows")]
+    expected = onnxruntime_values(model, feed, names)
+    for name in names:
+        assert got[name].dtype == expected[name].dtype, name
+        assert got[name].shape == expected[name].shape, name
+        assert max_rel_error(got[name], expected[name]) <= tolerance, name
+
+
+def kinds(graph: Graph) -> list[str]:
+    return [node.op.kind for node in graph.nodes]
+
+
+# Fusion ----------------------------------------------------------------------------------------------
+
+
+def silu(b: Builder, x: str) -> str:
+    return b.add("Mul", x, b.add("Sigmoid", x))
+
+
+def silu_other_order(b: Builder, x: str) -> str:
+    return b.add("Mul", b.add("Sigmoid", x), x)
+
+
+def relu6(b: Builder, x: str) -> str:
+    return b.add("Clip", x, b.constant(0), b.constant(6))
+
+
+def hard_swish_clip(b: Builder, x: str) -> str:
+    shifted = b.add("Add", x, b.constant(3))
+    return b.add("Div", b.add("Mul", x, b.add("Clip", shifted, b.constant(0), b.constant(6))), b.constant(6))
+
+
+def hard_swish_sigmoid(b: Builder, x: str) -> str:
+    return b.add("Mul", x, b.add("HardSigmoid", x, alpha=1 / 6, beta=0.5))
+
+
+def gelu_erf(b: Builder, x: str) -> str:
+    gate = b.add("Add", b.add("Erf", b.add("Div", x, b.constant(math.sqrt(2)))), b.constant(1))
+    return b.add("Mul", b.add("Mul", x, gate), b.constant(0.5))
+
+
+def gelu_erf_half_first(b: Builder, x: str) -> str:
+    gate = b.add("Add", b.constant(1), b.add("Erf", b.add("Mul", x, b.constant(math.sqrt(0.5)))))
+    return b.add("Mul", b.add("Mul", b.constant(0.5), x), gate)
+
+
+def gelu_tanh_pow(b: Builder, x: str) -> str:
+    cubic = b.add("Mul", b.add("Pow", x, b.constant(3)), b.constant(0.044715))
+    inner = b.add("Mul", b.add("Add", x, cubic), b.constant(math.sqrt(2 / math.pi)))
+    gate = b.add("Add", b.add("Tanh", inner), b.constant(1))
+    return b.add("Mul", b.add("Mul", x, b.constant(0.5)), gate)
+
+
+def gelu_tanh_factored(b: Builder, x: str) -> str:
+    square = b.add("Mul", b.add("Mul", x, b.constant(0.044715)), x)
+    bracket = b.add("Add", b.constant(1), square)
+    inner = b.add("Mul", b.add("Mul", x, b.constant(0.7978845608)), bracket)
+    return b.add("Mul", b.add("Mul", b.constant(0.5), x), b.add("Add", b.constant(1), b.add("Tanh", inner)))
+
+
+def one(op: str, **attributes: object) -> Callable[[Builder, str], str]:
+    def write(b: Builder, x: str) -> str:
+        return b.add(op, x, **attributes)
+
+    return write
+
+
+@dataclass(frozen=True)
+class ActivationCase:
+    name: str
+    write: Callable[[Builder, str], str]
+    expected: Activation
+    opset: int = 17
+
+
+ACTIVATION_CASES = [
+    ActivationCase("relu", one("Relu"), Activation("relu")),
+    ActivationCase("relu6", relu6, Activation("clip", 0, 6)),
+    ActivationCase("relu6-opset9", one("Clip", min=0.0, max=6.0), Activation("clip", 0, 6), 9),
+    ActivationCase("leaky-relu", one("LeakyRelu", alpha=0.25), Activation("leaky_relu", 0.25)),
+    ActivationCase("sigmoid", one("Sigmoid"), Activation("sigmoid")),
+    ActivationCase("tanh", one("Tanh"), Activation("tanh")),
+    ActivationCase("hard-swish-op", one("HardSwish"), Activation("hard_swish")),
+    ActivationCase("hard-swish-clip", hard_swish_clip, Activation("hard_swish")),
+    ActivationCase("hard-swish-hardsigmoid", hard_swish_sigmoid, Activation("hard_swish")),
+    ActivationCase("silu", silu, Activation("silu")),
+    ActivationCase("silu-other-order", silu_other_order, Activation("silu")),
+    ActivationCase("gelu-op", one("Gelu"), Activation("gelu"), 20),
+    ActivationCase("gelu-op-tanh", one("Gelu", approximate="tanh"), Activation("gelu_tanh"), 20),
+    ActivationCase("gelu-erf", gelu_erf, Activation("gelu")),
+    ActivationCase("gelu-erf-half-first", gelu_erf_half_first, Activation("gelu")),
+    ActivationCase("gelu-tanh-pow", gelu_tanh_pow, Activation("gelu_tanh")),
+    ActivationCase("gelu-tanh-factored", gelu_tanh_factored, Activation("gelu_tanh")),
+]
+LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, str], str]]] = {
+    "conv": ((1, 4, 5, 5), Builder.conv),
+    "matmul": ((2, 3, 4), Builder.linear),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("case", ACTIVATION_CASES, ids=lambda case: case.name)
+def test_activation_is_fused_into_the_layer(case: ActivationCase, layer: str) -> None:
+    shape, write_layer = LAYERS[layer]
+    b = Builder(case.opset)
+    model = b.model(case.write(b, write_layer(b, b.input("x", *shape))))
+    graph = load_onnx(model)
+    (node,) = graph.nodes
+    assert isinstance(node.op, (Conv2d, Linear))
+    assert node.op.activation == case.expected
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("case", ACTIVATION_CASES, ids=lambda case: case.name)
+def test_activation_stays_alone_without_a_layer(case: ActivationCase) -> None:
+    b = Builder(case.opset)
+    model = b.model(case.write(b, b.input("x", 2, 4)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["activate"]
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("case", ACTIVATION_CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("why", ["output", "two readers"])
+def test_layer_keeps_its_output_when_others_need_it(case: ActivationCase, why: str) -> None:
+    b = Builder(case.opset)
+    y = b.conv(b.input("x", 1, 4, 5, 5))
+    end = case.write(b, y)
+    extra = y if why == "output" else b.add("Neg", y)
+    model = b.model(end, extra)
+    graph = load_onnx(model)
+    assert y in graph.tensors
+    conv = next(node for node in graph.nodes if node.outputs == (y,))
+    assert isinstance(conv.op, Conv2d)
+    assert conv.op.activation == Activation()
+    assert_like_onnxruntime(model, graph)
+
+
+def test_gate_that_is_an_output_is_not_fused() -> None:
+    b = Builder()
+    x = b.input("x", 2, 4)
+    gate = b.add("Sigmoid", x)
+    model = b.model(b.add("Mul", x, gate), gate)
+    graph = load_onnx(model)
+    assert kinds(graph) == ["activate", "elementwise"]
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("wrong", [("erf", 1.5), ("half", 0.4)], ids=lambda w: w[0])
+def test_formula_with_other_numbers_is_not_gelu(wrong: tuple[str, float]) -> None:
+    which, number = wrong
+    b = Builder()
+    x = b.input("x", 2, 4)
+    divisor, half = (number, 0.5) if which == "erf" else (math.sqrt(2), number)
+    gate = b.add("Add", b.add("Erf", b.add("Div", x, b.constant(divisor))), b.constant(1))
+    model = b.model(b.add("Mul", b.add("Mul", x, gate), b.constant(half)))
+    graph = load_onnx(model)
+    assert "activate" not in kinds(graph)
+    assert_like_onnxruntime(model, graph)
+
+
+def bn(b: Builder, y: str, vector: Callable[[], str]) -> str:
+    return b.norm(y)
+
+
+def binary(op: str, swapped: bool = False) -> Callable[[Builder, str, Callable[[], str]], str]:
+    def write(b: Builder, y: str, vector: Callable[[], str]) -> str:
+        return b.add(op, *((vector(), y) if swapped else (y, vector())))
+
+    return write
+
+
+def scale_layer(b: Builder, y: str, vector: Callable[[], str]) -> str:
+    return b.add("Add", b.add("Mul", b.norm(y), vector()), vector())
+
+
+AFFINE: dict[str, Callable[[Builder, str, Callable[[], str]], str]] = {
+    "batch-norm": bn,
+    "add": binary("Add"),
+    "add-swapped": binary("Add", True),
+    "sub": binary("Sub"),
+    "sub-swapped": binary("Sub", True),
+    "mul": binary("Mul"),
+    "mul-swapped": binary("Mul", True),
+    "div": binary("Div"),
+    "batch-norm-scale-shift": scale_layer,
+}
+AFFINE_LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, str], str], tuple[int, ...]]] = {
+    # input shape, layer, shape of a constant per channel
+    "conv": ((1, 4, 5, 5), Builder.conv, (4, 1, 1)),
+    "conv-no-bias": ((2, 4, 5, 5), lambda b, x: b.conv(x, bias=False), (1, 4, 1, 1)),
+    "conv-scalar": ((2, 4, 5, 5), Builder.conv, ()),
+    "matmul": ((3, 4), Builder.linear, (4,)),
+    "matmul-bias": ((3, 4), lambda b, x: b.linear(x, bias=True), (1, 4)),
+    "gemm": ((3, 4), lambda b, x: b.add("Gemm", x, b.weights(5, 4), b.weights(5), transB=1), ()),
+}
+
+
+@pytest.mark.parametrize("layer", AFFINE_LAYERS)
+@pytest.mark.parametrize("form", AFFINE)
+def test_constants_per_channel_are_folded_into_the_weights(form: str, layer: str) -> None:
+    if layer == "gemm" and "batch-norm" in form:
+        pytest.skip("the builder's norm has 4 channels")
+    shape, write_layer, vector_shape = AFFINE_LAYERS[layer]
+    b = Builder()
+    y = write_layer(b, b.input("x", *shape))
+    model = b.model(AFFINE[form](b, y, lambda: b.positive(*vector_shape)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["linear" if layer in ("matmul", "matmul-bias", "gemm") else "conv2d"]
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("why", ["output", "two readers"])
+@pytest.mark.parametrize("form", AFFINE)
+def test_layer_keeps_its_weights_when_others_need_its_output(form: str, why: str) -> None:
+    b = Builder()
+    y = b.conv(b.input("x", 1, 4, 5, 5))
+    end = AFFINE[form](b, y, lambda: b.positive(4, 1, 1))
+    model = b.model(end, y if why == "output" else b.add("Neg", y))
+    graph = load_onnx(model)
+    assert y in graph.tensors
+    assert end in graph.tensors
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 5, 5), (1, 4, 5, 5), (1, 1, 1, 5)], ids=str)
+def test_constant_that_is_not_per_channel_is_kept(shape: tuple[int, ...]) -> None:
+    b = Builder()
+    y = b.conv(b.input("x", 1, 4, 5, 5))
+    model = b.model(b.add("Mul", y, b.weights(*shape)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d", "elementwise"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_constant_that_broadcasts_the_output_is_kept() -> None:
+    b = Builder()
+    y = b.conv(b.input("x", 1, 4, 5, 5))
+    model = b.model(b.add("Add", y, b.weights(2, 4, 1, 1)), b.add("Add", y, b.weights(1, 1, 4, 1, 1)))
+    assert_like_onnxruntime(model, load_onnx(model))
+
+
+def test_division_by_zero_is_left_to_run_time() -> None:
+    b = Builder()
+    model = b.model(b.add("Div", b.conv(b.input("x", 1, 4, 5, 5)), b.constant(np.zeros((4, 1, 1)))))
+    assert kinds(load_onnx(model)) == ["conv2d", "elementwise"]
+
+
+def test_lone_batch_norm_is_an_op_and_takes_scale_and_shift() -> None:
+    b = Builder()
+    y = b.norm(b.input("x", 2, 4, 3, 3))
+    y = b.add("Add", b.add("Mul", y, b.weights(4, 1, 1)), b.weights(4, 1, 1))
+    model = b.model(b.add("Relu", y))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["batch_norm", "activate"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_batch_norm_after_an_activation_is_not_folded() -> None:
+    b = Builder()
+    model = b.model(b.norm(b.add("Relu", b.conv(b.input("x", 1, 4, 5, 5)))))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d", "batch_norm"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_norm_over_another_axis_than_the_linear_columns_is_not_folded() -> None:
+    b = Builder()
+    model = b.model(b.norm(b.linear(b.input("x", 2, 4, 4))))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["linear", "batch_norm"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_weights_shared_by_two_layers_are_folded_for_each_alone() -> None:
+    b = Builder()
+    x, weight = b.input("x", 1, 4, 5, 5), b.weights(4, 4, 1, 1)
+    model = b.model(b.norm(b.add("Conv", x, weight)), b.norm(b.add("Conv", x, weight)), b.add("Conv", x, weight))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d"] * 3
+    assert_like_onnxruntime(model, graph)
+
+
+# Residual
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("op", ["Add", "Sum"])
+@pytest.mark.parametrize("swapped", [False, True])
+def test_residual_and_activation_are_fused_into_the_later_layer(layer: str, op: str, swapped: bool) -> None:
+    shape, write_layer = LAYERS[layer]
+    b = Builder()
+    x = b.input("x", *shape)
+    first, second = write_layer(b, x), write_layer(b, x)
+    pair = (second, first) if swapped else (first, second)
+    model = b.model(b.add("Relu", b.add(op, *pair)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d" if layer == "conv" else "linear"] * 2
+    assert graph.nodes[0].outputs == (first,)
+    fused = graph.nodes[1]
+    assert isinstance(fused.op, (Conv2d, Linear))
+    assert fused.op.residual
+    assert fused.op.activation == Activation("relu")
+    assert fused.inputs[3] == first
+    assert_like_onnxruntime(model, graph)
+
+
+def test_residual_made_after_the_layer_moves_the_layer() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    y = b.conv(x)
+    skip = b.add("MaxPool", x, kernel_shape=[3, 3], pads=[1, 1, 1, 1])
+    model = b.model(b.add("Relu", b.add("Add", y, skip)))
+    graph = load_onnx(model)
+    assert kinds(graph)[-1] == "conv2d"
+    assert len(graph.nodes) == 2
+    assert_like_onnxruntime(model, graph)
+
+
+def test_residual_of_the_layers_own_input() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    model = b.model(b.add("Add", x, b.conv(x)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d"]
+    assert_like_onnxruntime(model, graph)
+
+
+UNFUSED_RESIDUALS: dict[str, Callable[[Builder, str, str], tuple[str, ...]]] = {
+    "layer read twice": lambda b, x, y: (b.add("Add", x, y), b.add("Neg", y)),
+    "layer is an output": lambda b, x, y: (b.add("Add", x, y), y),
+    "layer added to itself": lambda b, x, y: (b.add("Add", y, y),),
+    "activation first": lambda b, x, y: (b.add("Add", x, b.add("Relu", y)),),
+    "broadcast": lambda b, x, y: (b.add("Add", b.add("GlobalAveragePool", x), y),),
+}
+
+
+@pytest.mark.parametrize("why", UNFUSED_RESIDUALS)
+def test_residual_is_not_fused(why: str) -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    model = b.model(*UNFUSED_RESIDUALS[why](b, x, b.conv(x)))
+    graph = load_onnx(model)
+    convs = [node.op for node in graph.nodes if isinstance(node.op, Conv2d)]
+    assert convs
+    assert not any(op.residual for op in convs)
+    assert "elementwise" in kinds(graph)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_second_residual_stays_an_add_and_scale_after_a_residual_is_not_folded() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    y = b.add("Add", b.add("Add", b.conv(x), x), x)
+    z = b.add("Mul", b.add("Add", b.conv(x), x), b.positive(4, 1, 1))
+    model = b.model(y, z)
+    graph = load_onnx(model)
+    assert kinds(graph).count("elementwise") == 2
+    assert_like_onnxruntime(model, graph)
+
+
+def test_bias_after_the_residual_and_before_the_activation_is_folded() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    model = b.model(b.add("Relu", b.add("Add", b.add("Add", b.conv(x, bias=False), x), b.weights(4, 1, 1))))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d"]
+    assert_like_onnxruntime(model, graph)
+
+
+# Ops that vanish
+
+
+@pytest.mark.parametrize("opset", [9, 12, 17])
+def test_identity_and_dropout_vanish(opset: int) -> None:
+    b = Builder(opset)
+    x = b.input("x", 1, 4, 5, 5)
+    y = b.add("Dropout", b.add("Identity", b.conv(x)))
+    model = b.model(b.add("Dropout", b.add("Relu", y)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d"]
+    assert graph.outputs == (model.graph.output[0].name,)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_outputs_that_are_inputs_constants_or_doubles_get_memory_of_their_own() -> None:
+    b = Builder()
+    x = b.input("x", 2, 3)
+    y = b.add("Neg", x)
+    outputs = [b.add("Identity", x), b.add("Identity", b.weights(2, 3)), b.add("Identity", y), b.add("Identity", y), y]
+    model = b.model(*outputs)
+    graph = load_onnx(model)
+    assert graph.outputs == tuple(outputs)
+    assert set(graph.outputs) <= set(graph.tensors)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_dead_nodes_and_unused_constants_are_dropped() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 5)
+    b.conv(b.add("Relu", x))
+    model = b.model(b.norm(b.conv(x)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d"]
+    assert len(graph.constants) == 2
+
+
+# Layouts ---------------------------------------------------------------------------------------------
+
+
+def test_linear_between_convolutions_gets_row_major_twins() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 4)
+    y = b.linear(b.add("Relu", b.conv(x)))
+    model = b.model(b.conv(b.add("Relu", y)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["conv2d", "relayout", "linear", "relayout", "conv2d"]
+    linear = next(node for node in graph.nodes if isinstance(node.op, Linear))
+    for name in (linear.inputs[0], linear.outputs[0]):
+        assert graph.tensors[name].layout == Layout.plain(4)
+    assert graph.tensors["x"].layout == Layout.channels_last(4)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_linear_residual_in_channels_last_is_copied() -> None:
+    b = Builder()
+    x = b.input("x", 1, 4, 5, 4)
+    y = b.conv(x)
+    model = b.model(b.add("Add", y, b.linear(b.add("Transpose", x, perm=[0, 1, 2, 3]))), b.add("MaxPool", y, kernel_shape=[1, 1]))
+    graph = load_onnx(model)
+    assert_like_onnxruntime(model, graph)
+    for node in graph.nodes:
+        if isinstance(node.op, Linear):
+            names = [n for n in (*node.inputs, *node.outputs) if n in graph.tensors]
+            assert all(graph.tensors[n].layout == Layout.plain(4) for n in names)
+
+
+# Folding and old opsets ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+def test_shape_arithmetic_is_folded(opset: int) -> None:
+    b = Builder(opset)
+    x = b.input("x", 2, 3, 4)
+    size = b.add("Gather", b.add("Shape", x), b.constant(0, np.int64), axis=0)
+    if opset < 13:
+        rows = b.add("Unsqueeze", size, axes=[0])
+    else:
+        rows = b.add("Unsqueeze", size, b.constant([0], np.int64))
+    shape = b.add("Concat", rows, b.constant([-1], np.int64), axis=0)
+    model = b.model(b.add("Reshape", x, shape))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["reshape"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_computed_weights_are_constants() -> None:
+    b = Builder()
+    weight = b.add("Transpose", b.add("Mul", b.weights(40, 50), b.constant(2)), perm=[1, 0])
+    model = b.model(b.add("MatMul", b.input("x", 3, 50), weight))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["linear"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_branch_with_constant_condition_is_inlined() -> None:
+    b = Builder()
+    x = b.input("x", 2, 3)
+    branches = {}
+    for name, op in (("then_branch", "Neg"), ("else_branch", "Abs")):
+        output = helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, [2, 3])
+        branches[name] = helper.make_graph([helper.make_node(op, [x], [f"{name}_y"])], name, [], [output])
+    size = b.add("Size", x)
+    condition = b.add("Equal", size, b.constant(6, np.int64))
+    model = b.model(b.add("Abs", b.add("If", condition, **branches)))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["unary", "unary"]
+    assert_like_onnxruntime(model, graph)
+
+
+@pytest.mark.parametrize("op", ["ConstantOfShape", "Expand", "Tile"])
+def test_bomb_of_a_constant_is_refused(op: str) -> None:
+    b = Builder()
+    shape = b.constant([1_000_000, 1_000_000], np.int64)
+    source = [shape] if op == "ConstantOfShape" else [b.constant([[1]]), shape]
+    model = b.model(b.add("ReduceSum", b.add(op, *source), keepdims=0))
+    with pytest.raises(ModelError, match="GiB"):
+        load_onnx(model)
+
+
+def test_softmax_of_opset_9_flattens() -> None:
+    b = Builder(9)
+    x = b.input("x", 2, 3, 4)
+    model = b.model(b.add("Softmax", x), b.add("Softmax", x, axis=2))
+    assert_like_onnxruntime(model, load_onnx(model))
+
+
+def test_initializers_listed_as_inputs_are_constants() -> None:
+    b = Builder(9, ir_version=3)
+    x = b.input("x", 1, 4, 5, 5)
+    y = b.conv(x)
+    big = b.add("Conv", y, b.weights(300, 4, 1, 1))
+    for tensor in b.initializers:
+        b.input(tensor.name, *tensor.dims)
+    model = b.model(big)
+    graph = load_onnx(model)
+    assert graph.inputs == ("x",)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_constant_nodes_small_and_large() -> None:
+    b = Builder()
+    x = b.input("x", 2, 50)
+    weight = b.add("Constant", value=numpy_helper.from_array(RNG.standard_normal((50, 60)).astype(np.float32)))
+    shift = b.add("Constant", value_float=2.0)
+    model = b.model(b.add("Add", b.add("MatMul", x, weight), shift))
+    graph = load_onnx(model)
+    assert kinds(graph) == ["linear"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_model_functions_are_inlined() -> None:
+    nodes = [helper.make_node("Relu", ["a"], ["r"]), helper.make_node("Neg", ["r"], ["b"])]
+    opsets = [helper.make_opsetid("", 17)]
+    function = helper.make_function("own", "NegRelu", ["a"], ["b"], nodes, opsets)
+    b = Builder()
+    model = b.model(b.add("NegRelu", b.input("x", 2, 3), domain="own"))
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.functions.append(function)
+    graph = load_onnx(model)
+    assert kinds(graph) == ["activate", "unary"]
+    assert_like_onnxruntime(model, graph)
+
+
+def test_model_proto_is_not_changed() -> None:
+    b = Builder(9)
+    model = b.model(b.add("Relu", b.conv(b.input("x", "n", 4, 5, 5))))
+    before = model.SerializeToString(deterministic=True)
+    load_onnx(model, {"x": (1, 4, 5, 5)})
+    assert model.SerializeToString(deterministic=True) == before
+
+
+def test_notes_name_the_ops_that_run_slowly() -> None:
+    b = Builder()
+    x = b.input("x", 4, 4)
+    model = b.model(b.add("Det", b.add("Relu", x)), b.add("Det", x))
+    graph = load_onnx(model)
+    (note,) = graph.notes
+    assert "Det x2" in note
+    assert_like_onnxruntime(model, graph)
+
+
+def test_importing_the_package_does_not_import_onnx() -> None:
+    code = "import sys, coexec.frontends; sys.exit('onnx' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# Symbolic shapes -------------------------------------------------------------------------------------
+
+
+def symbolic() -> ModelProto:
+    b = Builder()
+    x, y = b.input("x", "batch", 4, 5, None), b.input("y", "batch", 4, 5, 5)
+    return b.model(b.add("Relu", b.add("Add", b.conv(x), y)))
+
+
+def test_input_shapes_fix_open_dimensions() -> None:
+    model = symbolic()
+    graph = load_onnx(model, {"x": (2, 4, 5, 5), "y": [2, 4, 5, 5]})
+    assert graph.tensors["x"].shape == (2, 4, 5, 5)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_a_symbol_fixed_at_one_input_holds_at_the_others() -> None:
+    assert load_onnx(symbolic(), {"x": (3, 4, 5, 5)}).tensors["y"].shape == (3, 4, 5, 5)
+
+
+def test_declared_output_shape_follows_the_new_batch() -> None:
+    b = Builder()
+    model = b.model(b.add("Relu", b.input("x", "n", 3)))
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 7
+    model.graph.output[0].type.tensor_type.shape.dim.add().dim_value = 3
+    graph = load_onnx(model, {"x": (2, 3)})
+    assert graph.tensors[graph.outputs[0]].shape == (2, 3)
+
+
+def test_open_dimensions_are_named() -> None:
+    with pytest.raises(ModelError, match=r"'x'.*\(batch, 4, 5, \?\).*input_shapes="):
+        load_onnx(symbolic())
+    b = Builder()
+    b.inputs.append(onnx.ValueInfoProto(name="x", type=_open_tensor(TensorProto.FLOAT)))
+    with pytest.raises(ModelError, match=r"'x'.*input_shapes="):
+        load_onnx(b.model(b.add("Relu", "x")))
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ({"z": (1, 2)}, "'z'.*x, y"),
+        ({"x": (1, 4, 6, 5)}, r"\(batch, 4, 5, \?\)"),
+        ({"x": (1, 4, 5)}, r"\(batch, 4, 5, \?\)"),
+        ({"x": (1, 4, 5, 5), "y": (2, 4, 5, 5)}, "'batch'"),
+        ({"x": (0, 4, 5, 5)}, "1 or more"),
+        ({"x": (-1, 4, 5, 5)}, "1 or more"),
+        ({"x": (1, 4, 5, float("nan"))}, "whole numbers"),
+        ({"x": 5}, "whole numbers"),
+        ({"x": "1455"}, "whole numbers"),
+        ({"c0": (4, 4, 3, 3)}, "'c0'"),
+    ],
+    ids=str,
+)
+def test_wrong_input_shapes(shapes: dict[str, tuple[int, ...]], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        load_onnx(symbolic(), shapes)
+
+
+def test_shape_beyond_memory() -> None:
+    b = Builder()
+    model = b.model(b.add("Relu", b.input("x", "n", 1_000_000)))
+    with pytest.raises(ModelError, match="GiB"):
+        load_onnx(model, {"x": (1_000_000, 1_000_000)})
+
+
+# Bad models ------------------------------------------------------------------------------------------
+
+
+def good() -> ModelProto:
+    b = Builder()
+    return b.model(b.add("Relu", b.conv(b.input("x", 1, 4, 5, 5))))
+
+
+def bad_files() -> dict[str, bytes]:
+    data = good().SerializeToString()
+    return {
+        "empty": b"",
+        "random": np.random.default_rng(1).bytes(500),
+        "text": b"this is no model\n" * 9,
+        "truncated": data[: len(data) // 2],
+        "one byte short": data[:-1],
+        "tensor": numpy_helper.from_array(np.zeros((3, 4), np.float32), "t").SerializeToString(),
+        "no graph": ModelProto(ir_version=8).SerializeToString(),
+    }
+
+
+@pytest.mark.parametrize("kind", bad_files())
+def test_bad_file(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(bad_files()[kind])
+    assert_one_line(lambda: load_onnx(path), "not a(n| valid) ONNX model")
+
+
+def test_missing_file_and_directory(tmp_path: Path) -> None:
+    assert_one_line(lambda: load_onnx(tmp_path / "none.onnx"), "none.onnx is not an ONNX model: no such file")
+    assert_one_line(lambda: load_onnx(tmp_path), "is not an ONNX model: it is a directory")
+    with pytest.raises(InputError, match="path"):
+        load_onnx(3)  # type: ignore[arg-type]
+
+
+def test_any_truncation_is_one_line(tmp_path: Path) -> None:
+    data = good().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for size in range(0, len(data), 23):
+        path.write_bytes(data[:size])
+        assert_one_line(lambda: load_onnx(path), "")
+
+
+def test_any_flipped_byte_loads_or_is_one_line(tmp_path: Path) -> None:
+    data = good().SerializeToString()
+    path = tmp_path / "flipped.onnx"
+    for place in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[place] ^= 0xFF >> (place % 8)
+        path.write_bytes(bytes(changed))
+        try:
+            load_onnx(path)
+        except (ModelError, InputError) as error:
+            assert "\n" not in str(error)
+
+
+def assert_one_line(call: Callable[[], object], message: str) -> None:
+    with pytest.raises(ModelError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def opset(version: int) -> Callable[[ModelProto], None]:
+    def change(model: ModelProto) -> None:
+        model.opset_import[0].version = version
+
+    return change
+
+
+def foreign_op(model: ModelProto) -> None:
+    model.graph.node[1].domain = "com.example"
+    model.opset_import.append(helper.make_opsetid("com.example", 1))
+
+
+def ml_op(model: ModelProto) -> None:
+    model.graph.node[1].op_type, model.graph.node[1].domain = "Normalizer", "ai.onnx.ml"
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+
+
+def unknown_op(model: ModelProto) -> None:
+    model.graph.node[1].op_type = "Quirk"
+
+
+def no_weight(model: ModelProto) -> None:
+    del model.graph.initializer[0]
+
+
+def unsorted(model: ModelProto) -> None:
+    model.graph.node.append(model.graph.node[0])
+    del model.graph.node[0]
+
+
+def negative_dim(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+
+
+def huge_dim(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2**62
+
+
+def negative_initializer(model: ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = -4
+
+
+def huge_initializer(model: ModelProto) -> None:
+    model.graph.initializer[0].dims[0] = 2**40
+
+
+def short_initializer(model: ModelProto) -> None:
+    model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
+
+
+def unknown_dtype(model: ModelProto) -> None:
+    model.graph.initializer[0].data_type = 99
+
+
+def misfit(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 3
+
+
+def no_output(model: ModelProto) -> None:
+    model.graph.output[0].name = "nowhere"
+
+
+def string_input(model: ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
+
+
+def sequence_input(model: ModelProto) -> None:
+    kind = onnx.TypeProto(sequence_type=onnx.TypeProto.Sequence(elem_type=_open_tensor(TensorProto.FLOAT)))
+    model.graph.input[0].type.CopyFrom(kind)
+
+
+def no_opset(model: ModelProto) -> None:
+    del model.opset_import[:]
+
+
+def external_without_a_folder(model: ModelProto) -> None:
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], "w.bin")
+    model.graph.initializer[0].ClearField("raw_data")
+
+
+BAD_MODELS: list[tuple[Callable[[ModelProto], None], str]] = [
+    (opset(8), "opset 8"),
+    (opset(10_000), "opset 10000.*upgrade onnx"),
+    (no_opset, "opset"),
+    (foreign_op, "'Relu1'.*'com.example'"),
+    (ml_op, "'Relu1'.*'ai.onnx.ml'"),
+    (unknown_op, "Quirk"),
+    (no_weight, r"'Conv0' \(Conv\) reads 'c0'"),
+    (unsorted, "'Relu1'.*later node"),
+    (negative_dim, "'x'.*-1"),
+    (huge_dim, "'x'.*GiB"),
+    (negative_initializer, "'c0'.*negative"),
+    (huge_initializer, "'c0'.*GiB"),
+    (short_initializer, "'c0'.*bytes"),
+    (unknown_dtype, "'c0'.*data type 99"),
+    (misfit, ""),
+    (no_output, "'nowhere'"),
+    (string_input, "'x'"),
+    (sequence_input, "'x'"),
+    (external_without_a_folder, "'c0'.*path"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_MODELS, ids=lambda value: getattr(value, "__name__", None))
+def test_bad_model(change: Callable[[ModelProto], None], message: str) -> None:
+    model = good()
+    change(model)
+    assert_one_line(lambda: load_onnx(model), message)
+
+
+def test_newest_opset_of_the_installed_onnx_loads() -> None:
+    b = Builder(onnx.defs.onnx_opset_version(), onnx.IR_VERSION)
+    assert kinds(load_onnx(b.model(b.add("Relu", b.conv(b.input("x", 1, 4, 5, 5)))))) == ["conv2d"]
+
+
+# External data ---------------------------------------------------------------------------------------
+
+
+def external(tmp_path: Path, location: str, write: Path | None = None, **entries: str) -> Path:
+    """A model whose first weight lies at ``location``; its data is written to ``write``."""
+    folder = tmp_path / "model"
+    folder.mkdir(exist_ok=True)
+    model = good()
+    tensor = model.graph.initializer[0]
+    if write is not None:
+        write.parent.mkdir(exist_ok=True, parents=True)
+        write.write_bytes(bytes(16) + tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, "offset": "16", **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize("location", ["w.bin", "sub/w.bin", "./w.bin"])
+def test_external_data_inside_the_folder(location: str, tmp_path: Path) -> None:
+    path = external(tmp_path, location, tmp_path / "model" / location)
+    stored = numpy_helper.to_array(onnx.load(path).graph.initializer[0])
+    assert np.array_equal(load_onnx(path).constants["c0"], stored)
+    assert np.array_equal(load_onnx(str(path)).constants["c0"], stored)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "sub/../../w.bin", "sub/../w.bin", "..\\w.bin", "C:\\w.bin", ""])
+def test_external_path_that_could_leave_the_folder(location: str, tmp_path: Path) -> None:
+    path = external(tmp_path, location, tmp_path / "w.bin")
+    assert_one_line(lambda: load_onnx(path), "inside the model's folder")
+
+
+def test_absolute_external_path(tmp_path: Path) -> None:
+    inside = tmp_path / "model" / "w.bin"
+    path = external(tmp_path, str(inside), inside)
+    assert_one_line(lambda: load_onnx(path), "inside the model's folder")
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_external_link_that_leaves_the_folder(what: str, tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin" if what == "file" else "link/w.bin", tmp_path / "outside" / "w.bin")
+    target = tmp_path / "outside" / ("w.bin" if what == "file" else "")
+    (path.parent / ("w.bin" if what == "file" else "link")).symlink_to(target)
+    assert_one_line(lambda: load_onnx(path), "symbolic link")
+
+
+def test_external_file_missing(tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin")
+    assert_one_line(lambda: load_onnx(path), "'w.bin'.*'c0'.*missing")
+
+
+@pytest.mark.parametrize(
+    "entries", [{"offset": "20"}, {"length": "4"}, {"offset": "-4"}, {"offset": "nan"}, {"length": "9" * 30}], ids=str
+)
+def test_external_place_that_does_not_fit(entries: dict[str, str], tmp_path: Path) -> None:
+    path = external(tmp_path, "w.bin", tmp_path / "model" / "w.bin", **entries)
+    assert_one_line(lambda: load_onnx(path), "bytes")
+
+
+def test_external_places_are_checked_before_any_file_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = external(tmp_path, "w.bin", tmp_path / "model" / "w.bin")
+    model = onnx.load(path, load_external_data=False)
+    bias = model.graph.initializer[1]
+    bias.ClearField("raw_data")
+    bias.data_location = TensorProto.EXTERNAL
+    bias.external_data.add(key="location", value="/etc/passwd")
+    path.write_bytes(model.SerializeToString())
+    opened: list[Path] = []
+    original = Path.open
+
+    def watch(self: Path, *args: object, **kwargs: object) -> object:
+        opened.append(self)
+        return original(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "open", watch)
+    assert_one_line(lambda: load_onnx(path), "passwd")
+    assert not [p for p in opened if p.suffix != ".onnx"]
+
+
+# Whole models ----------------------------------------------------------------------------------------
+
+LIGHT = sorted((Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
+
+
+@pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
+def test_light_models_of_the_onnx_wheel_load(path: Path) -> None:
+    """Opset 9, IR version 3, weights made by ConstantOfShape; only imported, since running them is slow."""
+    graph = load_onnx(path)
+    assert len(graph.inputs) == 1
+    assert "batch_norm" not in kinds(graph) or "densenet" in path.stem
+    assert not graph.notes
+    assert all(graph.can_split(node) for node in graph.nodes if isinstance(node.op, (Conv2d, Linear)))
+
+
+ZOO = {
+    "resnet18": 64,
+    "mobilenet_v2": 64,
+    "squeezenet": 64,
+    "inception_v3": 139,
+    "vit_b32": 224,
+}
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_zoo_models_match_onnxruntime(name: str) -> None:
+    zoo = pytest.importorskip("coexec.zoo")
+    make = getattr(zoo, name)
+    try:
+        model = make(image_size=ZOO[name])
+    except TypeError:
+        model = make()
+    graph = load_onnx(model)
+    assert not graph.notes
+    assert_like_onnxruntime(model, graph, tolerance=1e-4)
