@@ -18,12 +18,19 @@ from coexec.ops.linear import linear_flops
 Floats = npt.NDArray[np.float64]
 
 
-class CostSource(Protocol):
-    """Latencies in microseconds of parts that run alone, for many parts in one call."""
+class OpCosts(Protocol):
+    """Where a plan's expectations come from, and what it says of nodes that are not split."""
 
     @property
     def name(self) -> str:
         """What it is, for the plan and for messages."""
+
+    def op_us(self, graph: Graph, node: Node) -> float:
+        """A node that is not split, on the CPU side."""
+
+
+class CostSource(OpCosts, Protocol):
+    """Latencies in microseconds of parts that run alone, for many parts in one call."""
 
     def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
         """Each part on the GPU side."""
@@ -33,9 +40,6 @@ class CostSource(Protocol):
 
     def sync_us(self) -> float:
         """What a hand-over adds to a split layer."""
-
-    def op_us(self, graph: Graph, node: Node) -> float:
-        """A node that is not split, on the CPU side."""
 
 
 class Estimate:

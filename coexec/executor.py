@@ -87,7 +87,9 @@ class Executor:
 
     def load(self, plan: Plan) -> None:
         """Make this the plan of the runs that follow."""
-        steps, launches, cpu_count = [], [], 0
+        steps: list[Step] = []
+        launches: list[Launch] = []
+        cpu_count = 0
         for task in plan.tasks:
             if task.side == "gpu":
                 launch = self._bind_launch(task, len(launches) + 1)

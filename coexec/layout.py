@@ -87,7 +87,8 @@ class Layout:
         border = self.border or ((0, 0),) * len(shape)
         inner = tuple(slice(border[a][0], border[a][0] + shape[a]) for a in self.order)
         # The ellipsis keeps a rank-0 result an array that shares memory, not a number.
-        return physical[(*inner, ...)].transpose(np.argsort(self.order))
+        index: Any = (*inner, ...)
+        return physical[index].transpose(np.argsort(self.order))
 
     def pack(self, array: Array) -> Array:
         """Flat buffer in this layout with the elements of the logical ``array``; the rest is 0."""

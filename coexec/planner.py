@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from coexec.backends.cpu import CPU_VARIANTS, choose
-from coexec.costs import CostSource, Floats
+from coexec.costs import CostSource, Floats, OpCosts
 from coexec.dependencies import add_waits
 from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
@@ -30,6 +30,7 @@ class Resources:
         traits: of as many compute units of it as the plan uses; None without a device.
         cpu_threads: threads of the CPU side.
         sync: strategy name, "" to leave it open.
+        split: whether layers may be split; otherwise each runs on one side, in turn.
     """
 
     device: str
@@ -37,6 +38,7 @@ class Resources:
     traits: GpuTraits | None
     cpu_threads: int
     sync: str = ""
+    split: bool = True
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[s
     if traits is None:
         candidates = [Candidates(node, ["channel"], [0]) for node in nodes]
     else:
-        candidates = [_candidates(node, traits) for node in nodes]
+        candidates = [_candidates(node, traits, resources.split) for node in nodes]
     gpu_us, cpu_us = _predict(candidates, costs, resources)
     choices = {}
     for layer, gpu, cpu in zip(candidates, gpu_us, cpu_us, strict=True):
@@ -92,7 +94,7 @@ def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[s
 
 
 def assemble(
-    graph: Graph, choices: Mapping[str, Choice], costs: CostSource | None, resources: Resources
+    graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None, resources: Resources
 ) -> Plan:
     """The plan that carries out these choices, layer by layer."""
     layer_us = sum(choice.costs.predicted_us for choice in choices.values())
@@ -165,13 +167,13 @@ def aligned_cuts(op: SplitOp, axis: Axis, alignment: int) -> list[int]:
     return cuts
 
 
-def _candidates(node: Node, traits: GpuTraits) -> Candidates:
+def _candidates(node: Node, traits: GpuTraits, split: bool) -> Candidates:
     op = node.op
     assert isinstance(op, SplitOp)
     variant, _ = launch(op.kind, op.columns(), traits).one()
     axes: list[Axis] = ["channel", "channel"]
     cuts = [0, op.units("channel")]
-    for axis in op.axes:
+    for axis in op.axes if split else ():
         for cut in aligned_cuts(op, axis, variant.alignment(axis, traits)):
             axes.append(axis)
             cuts.append(cut)

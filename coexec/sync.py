@@ -137,7 +137,7 @@ class SvmFlags(Sync):
         import pyopencl as cl
 
         self._control = self.allocate(CONTROL_INTS * 4)
-        self._ints = memoryview(self._control.host.view(np.int32))
+        self._ints = self._control.host.view(np.int32).data  # plain ints, several times faster than NumPy's
         self._base = 0
         self._tasks = 0
         self._launches: Sequence[Launch] = ()

@@ -33,7 +33,7 @@ def finish(program: Program, name: str) -> Graph:
 
 
 def _live(program: Program) -> list[Node]:
-    """The nodes that some output depends on; unread outputs of those lose their name only if optional."""
+    """The nodes that some output depends on."""
     needed, live = set(program.outputs), []
     for node in reversed(list(program.nodes())):
         if needed.intersection(node.outputs):

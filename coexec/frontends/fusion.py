@@ -88,8 +88,11 @@ def _batch_norm(node: Node, source: str, axis: int, program: Program) -> Affine 
     if axis != 1 or node.op.training or any(value is None for value in values):
         return None
     gamma, beta, mean, variance = (np.asarray(value, np.float64) for value in values)
-    scale = gamma / np.sqrt(variance + node.op.epsilon)
-    return Affine(source, scale, beta - mean * scale)
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + node.op.epsilon)
+        shift = beta - mean * scale
+    # A negative variance is the model's own fault, which must not spread to the weights.
+    return Affine(source, scale, shift) if np.isfinite(scale + shift).all() else None
 
 
 Combine = Callable[[Array], "tuple[Array | None, Array | None]"]

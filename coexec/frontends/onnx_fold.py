@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+from collections.abc import Iterator
 from typing import Any
 
 from onnx import ModelProto
@@ -45,17 +46,15 @@ def _is_small(node: Any) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet(name: str) -> Any:
+def _quiet(name: str) -> Iterator[None]:
     """Silence a logger: what it would warn of is checked in onnx_import."""
-    logger = logging.getLogger(name)
-    before = logger.disabled
-    children = [logging.getLogger(key) for key in logging.root.manager.loggerDict if key.startswith(f"{name}.")]
-    levels = [(child, child.disabled) for child in children]
+    prefix = f"{name}."
+    names = [name, *(key for key in logging.root.manager.loggerDict if key.startswith(prefix))]
+    before = {logging.getLogger(key): logging.getLogger(key).disabled for key in names}
     try:
-        for child in (logger, *children):
-            child.disabled = True
+        for logger in before:
+            logger.disabled = True
         yield
     finally:
-        logger.disabled = before
-        for child, disabled in levels:
-            child.disabled = disabled
+        for logger, disabled in before.items():
+            logger.disabled = disabled

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -113,16 +114,19 @@ def node_name(node: NodeProto) -> str:
 
 
 def _parse(path: Path) -> ModelProto:
-    if path.is_dir():
-        raise ModelError(f"{path} is not an ONNX model: it is a directory; give the .onnx file in it")
-    if not path.exists():
-        raise ModelError(f"{path} is not an ONNX model: no such file")
-    if not path.is_file():
-        raise ModelError(f"{path} is not an ONNX model: it is not a regular file")
-    size = path.stat().st_size
-    if size == 0:
-        raise ModelError(f"{path} is not an ONNX model: the file is empty")
-    if size > MAX_FILE_BYTES:
+    what = f"{path} is not an ONNX model"
+    try:
+        status = path.stat()
+    except (OSError, ValueError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else one_line(error)
+        raise ModelError(f"{what}: {reason}") from error
+    if stat.S_ISDIR(status.st_mode):
+        raise ModelError(f"{what}: it is a directory; give the .onnx file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise ModelError(f"{what}: it is not a regular file")
+    if status.st_size == 0:
+        raise ModelError(f"{what}: the file is empty")
+    if status.st_size > MAX_FILE_BYTES:
         raise ModelError(f"{path} is above protobuf's 2 GiB; save the model with its weights as external data")
     proto = ModelProto()
     try:
@@ -130,7 +134,7 @@ def _parse(path: Path) -> ModelProto:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {one_line(error.strerror or error)}") from error
     except Exception as error:  # protobuf's DecodeError
-        raise ModelError(f"{path} is not an ONNX model: the file is damaged, cut short or of another kind") from error
+        raise ModelError(f"{what}: the file is damaged, cut short or of another kind") from error
     return proto
 
 
@@ -325,10 +329,11 @@ def _strip(proto: ModelProto, places: _Places) -> tuple[ModelProto, dict[str, Ar
     graph.input.extend(proto.graph.input)
     graph.output.extend(proto.graph.output)
     graph.node.extend(node for node in proto.graph.node if _large_constant(node) is None)
+    _name_standard_domain(copy)
     for tensor in _tensors(copy):
         if tensor.data_location == TensorProto.EXTERNAL:
             tensor.CopyFrom(places.load(tensor))
-    inputs = {value.name for value in graph.input}
+    inputs = {value.name: value for value in graph.input}
     weights: dict[str, Array] = {}
     for name, tensor in _large_and_small(proto):
         loaded = places.load(tensor)
@@ -339,9 +344,21 @@ def _strip(proto: ModelProto, places: _Places) -> tuple[ModelProto, dict[str, Ar
         if name in weights:
             raise ModelError(f"initializer {name!r} occurs twice")
         weights[name] = array
-        if name not in inputs:
-            graph.input.append(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
+        # A weight may be listed as an input already, perhaps with open dimensions.
+        value = inputs.get(name) or graph.input.add()
+        value.CopyFrom(helper.make_tensor_value_info(name, tensor.data_type, list(tensor.dims)))
     return copy, weights
+
+
+def _name_standard_domain(proto: ModelProto) -> None:
+    """Write the standard domain as "" everywhere; "ai.onnx" means the same."""
+    for node in _nodes(proto):
+        if node.domain in STANDARD_DOMAINS:
+            node.domain = ""
+    for owner in (proto, *proto.functions):
+        for imported in owner.opset_import:
+            if imported.domain in STANDARD_DOMAINS:
+                imported.domain = ""
 
 
 def _large_and_small(proto: ModelProto) -> Iterator[tuple[str, TensorProto]]:

@@ -24,6 +24,8 @@ def fix_shapes(read: ReadModel, input_shapes: Mapping[str, Sequence[int]] | None
     proto = ModelProto()
     proto.CopyFrom(read.proto)
     values = {value.name: value for value in proto.graph.input if value.name in read.open_inputs}
+    if input_shapes is not None and not isinstance(input_shapes, Mapping):
+        raise InputError(f"input_shapes must map input names to shapes, not {type(input_shapes).__name__}")
     given = {name: _given_shape(name, shape) for name, shape in (input_shapes or {}).items()}
     for name in given:
         if name not in values:

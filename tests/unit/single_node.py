@@ -104,10 +104,9 @@ def run_node(node: OnnxNode, inputs: Sequence[Array | None], channels_last: bool
         outputs = [strided(poisoned(s)) for s in specs]
     else:
         outputs = [poisoned(s) for s in specs]
-    before = [None if a is None else a.copy() for a in arrays]
+    before = [None if a is None else a.tobytes() for a in arrays]
     converted.op.run(arrays, outputs)
-    for array, copy in zip(arrays, before, strict=True):
-        np.testing.assert_array_equal(array, copy, "the op changed its input")
+    assert before == [None if a is None else a.tobytes() for a in arrays], "the op changed its input"
     return [y for y, name in zip(outputs, node.outputs, strict=False) if name]
 
 

@@ -97,7 +97,7 @@ def evaluate(graph: Graph, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]
 
 
 def onnxruntime_values(
-    model: ModelProto, feed: dict[str, np.ndarray], names: list[str], optimize: bool = False
+    model: ModelProto, feed: dict[str, np.ndarray], names: list[str]
 ) -> dict[str, np.ndarray]:
     """onnxruntime's values of any tensors of a model."""
     copy = ModelProto()
@@ -107,8 +107,7 @@ def onnxruntime_values(
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = 1
-    level = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = level.ORT_ENABLE_ALL if optimize else level.ORT_DISABLE_ALL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return dict(zip(names, session.run(names, feed), strict=True))
 
@@ -129,7 +128,9 @@ def assert_like_onnxruntime(model: ModelProto, graph: Graph, tolerance: float = 
     """All tensors that survived have onnxruntime's values of the same name."""
     feed = random_feed(graph)
     got = evaluate(graph, feed)
-    names = [name for name in got if name not in graph.inputs and not name.endswith(":rows")]
+    made = {name for node in model.graph.node for name in node.output}
+    names = [name for name in got if name in made]
+    assert set(graph.outputs) <= set(names)
     expected = onnxruntime_values(model, feed, names)
     for name in names:
         assert got[name].dtype == expected[name].dtype, name
@@ -399,7 +400,7 @@ def test_norm_over_another_axis_than_the_linear_columns_is_not_folded() -> None:
     b = Builder()
     model = b.model(b.norm(b.linear(b.input("x", 2, 4, 4))))
     graph = load_onnx(model)
-    assert kinds(graph) == ["linear", "batch_norm"]
+    assert kinds(graph) == ["linear", "relayout", "batch_norm"]
     assert_like_onnxruntime(model, graph)
 
 
@@ -557,7 +558,8 @@ def test_linear_residual_in_channels_last_is_copied() -> None:
     b = Builder()
     x = b.input("x", 1, 4, 5, 4)
     y = b.conv(x)
-    model = b.model(b.add("Add", y, b.linear(b.add("Transpose", x, perm=[0, 1, 2, 3]))), b.add("MaxPool", y, kernel_shape=[1, 1]))
+    total = b.add("Add", y, b.linear(x))
+    model = b.model(total, b.add("MaxPool", y, kernel_shape=[1, 1]))
     graph = load_onnx(model)
     assert_like_onnxruntime(model, graph)
     for node in graph.nodes:
@@ -574,10 +576,8 @@ def test_shape_arithmetic_is_folded(opset: int) -> None:
     b = Builder(opset)
     x = b.input("x", 2, 3, 4)
     size = b.add("Gather", b.add("Shape", x), b.constant(0, np.int64), axis=0)
-    if opset < 13:
-        rows = b.add("Unsqueeze", size, axes=[0])
-    else:
-        rows = b.add("Unsqueeze", size, b.constant([0], np.int64))
+    attribute = opset < 13
+    rows = b.add("Unsqueeze", size, axes=[0]) if attribute else b.add("Unsqueeze", size, b.constant([0], np.int64))
     shape = b.add("Concat", rows, b.constant([-1], np.int64), axis=0)
     model = b.model(b.add("Reshape", x, shape))
     graph = load_onnx(model)
@@ -678,7 +678,7 @@ def test_notes_name_the_ops_that_run_slowly() -> None:
     graph = load_onnx(model)
     (note,) = graph.notes
     assert "Det x2" in note
-    assert_like_onnxruntime(model, graph)
+    assert_like_onnxruntime(model, graph, tolerance=1e-4)
 
 
 def test_importing_the_package_does_not_import_onnx() -> None:
@@ -735,6 +735,7 @@ def test_open_dimensions_are_named() -> None:
         ({"x": (-1, 4, 5, 5)}, "1 or more"),
         ({"x": (1, 4, 5, float("nan"))}, "whole numbers"),
         ({"x": 5}, "whole numbers"),
+        ((2, 4, 5, 5), "map input names"),
         ({"x": "1455"}, "whole numbers"),
         ({"c0": (4, 4, 3, 3)}, "'c0'"),
     ],
@@ -792,7 +793,7 @@ def test_any_truncation_is_one_line(tmp_path: Path) -> None:
     path = tmp_path / "cut.onnx"
     for size in range(0, len(data), 23):
         path.write_bytes(data[:size])
-        assert_one_line(lambda: load_onnx(path), "")
+        assert_one_line(lambda: load_onnx(path), "ONNX model")
 
 
 def test_any_flipped_byte_loads_or_is_one_line(tmp_path: Path) -> None:
@@ -909,7 +910,7 @@ BAD_MODELS: list[tuple[Callable[[ModelProto], None], str]] = [
     (huge_initializer, "'c0'.*GiB"),
     (short_initializer, "'c0'.*bytes"),
     (unknown_dtype, "'c0'.*data type 99"),
-    (misfit, ""),
+    (misfit, "'Conv0'.*3 input channels"),
     (no_output, "'nowhere'"),
     (string_input, "'x'"),
     (sequence_input, "'x'"),

@@ -1,0 +1,93 @@
+"""A network that is ready to run: what ``partition`` and ``load`` return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from coexec.errors import InputError
+from coexec.executor import Executor
+from coexec.graph import Graph
+from coexec.layout import Array, Shape
+from coexec.plan import Plan
+
+ONNX_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "float16",
+    "int64": "int64",
+    "int32": "int32",
+    "int8": "int8",
+    "uint8": "uint8",
+    "bool": "bool",
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output: its name, shape and ONNX type ("tensor(float)")."""
+
+    name: str
+    shape: Shape
+    type: str
+
+
+class Model:
+    """Runs one network by one plan. Calls from several threads take turns.
+
+    Attributes:
+        graph: the network after folding and fusion.
+        plan: what runs where; ``print(model.plan)`` shows it.
+    """
+
+    def __init__(self, graph: Graph, plan: Plan, executor: Executor) -> None:
+        self.graph = graph
+        self.executor = executor
+        self._plan = plan
+        executor.load(plan)
+
+    @property
+    def plan(self) -> Plan:
+        return self._plan
+
+    @plan.setter
+    def plan(self, plan: Plan) -> None:
+        self.executor.load(plan)
+        self._plan = plan
+
+    def get_inputs(self) -> list[Port]:
+        """Inputs in the order in which ``model(...)`` takes them."""
+        return [_port(self.graph, name) for name in self.graph.inputs]
+
+    def get_outputs(self) -> list[Port]:
+        """Outputs in the order in which they are returned."""
+        return [_port(self.graph, name) for name in self.graph.outputs]
+
+    def run(self, output_names: Sequence[str] | None, feed: Mapping[str, Array]) -> list[Array]:
+        """Run on ``feed`` (input name -> array of its exact dtype and shape).
+
+        Returns the named outputs (all if None), as new arrays. Raises InputError for a wrong name, dtype
+        or shape, DeviceError or SyncTimeout if the device fails.
+        """
+        names = list(self.graph.outputs) if output_names is None else list(output_names)
+        for name in names:
+            if name not in self.graph.outputs:
+                raise InputError(f"the model has no output {name!r}; its outputs are: {', '.join(self.graph.outputs)}")
+        outputs = self.executor.run(feed)
+        return [outputs[name] for name in names]
+
+    def __call__(self, *inputs: Array) -> Any:
+        """Run on arrays in the order of ``get_inputs()``; one output is returned as it is, several as a list."""
+        if len(inputs) != len(self.graph.inputs):
+            raise InputError(f"the model takes {len(self.graph.inputs)} inputs ({', '.join(self.graph.inputs)})")
+        outputs = self.run(None, {k: np.asarray(v) for k, v in zip(self.graph.inputs, inputs, strict=True)})
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def _port(graph: Graph, name: str) -> Port:
+    spec = graph.spec(name)
+    assert spec is not None
+    return Port(name, spec.shape, f"tensor({ONNX_TYPES.get(spec.dtype.name, spec.dtype.name)})")
