@@ -167,23 +167,25 @@ def resources(info: DeviceInfo | None, way: Option, sync: str | None) -> Resourc
 
 def cost_source(info: DeviceInfo | None, profile: str | None) -> CostSource:
     """Predictors of the named or fitting profile; the coarse estimate, with a warning, where none fits."""
+    if info is None and profile in (None, "measure"):
+        return Estimate()  # one side only: there is nothing to balance
     from coexec.predictors import load_predictors, match
 
-    if profile not in (None, "measure"):
+    if profile is not None:
         return load_predictors(profile)
-    found = match(info, cpu_cores()) if info is not None else None
-    if found is not None:
-        name, note = found
-        if note:
-            warnings.warn(f"profile {name} fits only nearly: {note}", stacklevel=4)
-        return load_predictors(name)
-    if info is not None:
+    assert info is not None
+    found = match(info, cpu_cores())
+    if found is None:
         warnings.warn(
             f"no profile fits {info.id}: cuts come from a coarse estimate; "
             f'`coexec profile --device {info.id}` measures one, profile="measure" times this model only',
             stacklevel=4,
         )
-    return Estimate()
+        return Estimate()
+    name, note = found
+    if note:
+        warnings.warn(f"profile {name} fits only nearly: {note}", stacklevel=4)
+    return load_predictors(name)
 
 
 def choose_device(device: str | None, strict: bool = False) -> DeviceInfo | None:

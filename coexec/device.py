@@ -158,12 +158,14 @@ class Session:
 
         key = (name, tuple(sorted(options.items())))
         if key not in self._programs:
-            flags = [f"-D{k}={v}" for k, v in key[1]] + [f"-DCOEXEC_C11_ATOMICS={int(self.info.c11_atomics)}"]
+            flags = [f"-D{k}={v}" for k, v in key[1]]
+            flags += [f"-DCOEXEC_C11_ATOMICS={int(self.info.c11_atomics)}", f"-DCOEXEC_PREFETCH={int(self.traits.cpu)}"]
             if self.info.c11_atomics:
                 flags.append("-cl-std=CL2.0")
             flags += ["-cl-mad-enable", "-cl-no-signed-zeros"]
             try:
-                self._programs[key] = quiet_build(cl.Program(self.context, source(name)), flags)
+                with opencl_runtime.adopting_threads():  # Intel's runtime starts further ones while it builds
+                    self._programs[key] = quiet_build(cl.Program(self.context, source(name)), flags)
             except cl.Error as error:
                 first = next((line for line in str(error).splitlines() if "error" in line), str(error).split("\n")[0])
                 raise DeviceError(f"{self.info.id} cannot build kernel {name}: {first.strip()}") from error

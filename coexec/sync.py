@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coexec.device import DeviceInfo, Session
-from coexec.errors import DeviceError, SyncTimeout
+from coexec.errors import DeviceError, PlanError, SyncTimeout
 from coexec.layout import Array
 
 DEVICE_WAIT_MS = 50.0
@@ -35,6 +35,7 @@ HOST_WAIT_S = 2.0
 CPU, GPU, STATUS, BASE, LIMIT = 0, 32, 64, 96, 97
 CONTROL_INTS = 128
 RUNNING, TIMED_OUT, GIVEN_UP = 0, 1, 2
+MAX_LAUNCHES = 1 << 16
 
 
 @dataclass
@@ -141,7 +142,7 @@ class SvmFlags(Sync):
         self._base = 0
         self._tasks = 0
         self._launches: Sequence[Launch] = ()
-        self._arrivals = cl.Buffer(session.context, cl.mem_flags.READ_WRITE, 4 * 1024)
+        self._arrivals = cl.Buffer(session.context, cl.mem_flags.READ_WRITE, 4 * MAX_LAUNCHES)
         self._clear_arrivals()
         self._ints[LIMIT] = handshake(self)
 
@@ -164,11 +165,8 @@ class SvmFlags(Sync):
         return Memory(array, cl.SVM(array))
 
     def control_arguments(self, launch: Launch) -> list[Any]:
-        if 4 * (launch.number + 1) > self._arrivals.size:
-            import pyopencl as cl
-
-            self._arrivals = cl.Buffer(self.session.context, cl.mem_flags.READ_WRITE, 8 * (launch.number + 1))
-            self._clear_arrivals()
+        if launch.number >= MAX_LAUNCHES:
+            raise PlanError(f"a plan may have {MAX_LAUNCHES} launches, this one has more; put layers on the CPU side")
         return [self._control.argument, self._arrivals, np.int32(launch.wait_for), np.int32(launch.number)]
 
     def start(self, launches: Sequence[Launch]) -> None:

@@ -46,7 +46,7 @@ void conv2d_direct(__global const float* restrict x_, int x_offset, int x_batch,
       }
       for (int k = 0; k < C_in; k++, b += NW) {
         vec bv[NV];
-        EACH(v, NV) bv[v] = LOADV(b + v * VW);
+        EACH(v, NV) { bv[v] = LOADV(b + v * VW); PREFETCH(b + PREFETCH_ROWS * NW + v * VW); }
         EACH(i, MR) { const vec av = (vec)(a[i][k]); EACH(v, NV) c[i][v] = fma(av, bv[v], c[i][v]); }
       }
     }

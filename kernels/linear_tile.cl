@@ -27,7 +27,7 @@ void linear_tile(__global const float* restrict x_, int x_offset, int x_pitch,
   __global const float* b = w + (size_t)panel * K * NW;
   for (int k = 0; k < K; k++, b += NW) {
     vec bv[NV];
-    EACH(v, NV) bv[v] = LOADV(b + v * VW);
+    EACH(v, NV) { bv[v] = LOADV(b + v * VW); PREFETCH(b + PREFETCH_ROWS * NW + v * VW); }
     EACH(i, MR) { const vec av = (vec)(a[i][k]); EACH(v, NV) c[i][v] = fma(av, bv[v], c[i][v]); }
   }
   EACH(i, MR) if (m0 + i < M) EACH(v, NV) {

@@ -27,7 +27,8 @@ NONE = Activation()
 
 def fuse(program: Program) -> None:
     """Apply all rules to the program, in place."""
-    program.fuse(RULES)
+    with np.errstate(all="ignore"):  # overflow in a model's own constants is no news here
+        program.fuse(RULES)
 
 
 # What can take other nodes in ------------------------------------------------------------------------
@@ -88,9 +89,8 @@ def _batch_norm(node: Node, source: str, axis: int, program: Program) -> Affine 
     if axis != 1 or node.op.training or any(value is None for value in values):
         return None
     gamma, beta, mean, variance = (np.asarray(value, np.float64) for value in values)
-    with np.errstate(all="ignore"):
-        scale = gamma / np.sqrt(variance + node.op.epsilon)
-        shift = beta - mean * scale
+    scale = gamma / np.sqrt(variance + node.op.epsilon)
+    shift = beta - mean * scale
     # A negative variance is the model's own fault, which must not spread to the weights.
     return Affine(source, scale, shift) if np.isfinite(scale + shift).all() else None
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto
 
+from coexec.errors import ModelError
 from coexec.frontends.finish import finish
 from coexec.frontends.fusion import fuse
 from coexec.frontends.onnx_fold import fold
@@ -30,8 +31,11 @@ def load_onnx(
         ModelError: the model is damaged, unsupported, or leaves a dimension open.
         InputError: ``input_shapes`` does not fit the model, or ``model`` is of another type.
     """
-    read = read_model(model)
-    static = fold(fix_shapes(read, input_shapes))
-    program = import_model(static, read.weights, read.opset, read.open_inputs)
+    try:
+        read = read_model(model)
+        static = fold(fix_shapes(read, input_shapes))
+        program = import_model(static, read.weights, read.opset, read.open_inputs)
+    except UnicodeDecodeError as error:  # protobuf checks text only when it is read
+        raise ModelError(f"not an ONNX model: a name in it is not UTF-8 text ({error.reason})") from error
     fuse(program)
     return finish(program, read.proto.graph.name)

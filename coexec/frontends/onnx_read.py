@@ -11,6 +11,7 @@ import math
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -65,8 +66,8 @@ def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
         raise InputError(f"model must be a path or an onnx.ModelProto, not {type(model).__name__}")
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{source} is not an ONNX model: it holds no graph")
-    opset = _opset(proto, source)
     _check_domains(proto)
+    opset = _opset(proto, source)
     places = _Places(folder, source)
     for tensor in _tensors(proto):  # all of them before any file is opened
         places.find(tensor)
@@ -291,13 +292,14 @@ def _number(text: str | None, what: str, key: str) -> int | None:
 
 def _data_bytes(tensor: TensorProto) -> int:
     """Bytes of the tensor's raw data; several values of a packed type share a byte."""
-    dtype = _dtype(tensor.data_type, f"tensor {tensor.name!r}")
+    dtype = to_dtype(tensor.data_type, f"tensor {tensor.name!r}")
     bits = PACKED_BITS.get(TensorProto.DataType.Name(tensor.data_type), dtype.itemsize * 8)
     shape = check_size(f"tensor {tensor.name!r}", tensor.dims, bits / 8)
     return -(-math.prod(shape) * bits // 8)
 
 
-def _dtype(data_type: int, what: str) -> np.dtype[np.generic]:
+def to_dtype(data_type: int, what: str) -> np.dtype[np.generic]:
+    """ONNX's data type as NumPy's; ModelError for text and for what the installed onnx does not know."""
     try:
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(data_type))
     except (KeyError, TypeError, ValueError) as error:
@@ -311,10 +313,15 @@ def _dtype(data_type: int, what: str) -> np.dtype[np.generic]:
 
 
 def to_array(tensor: TensorProto, what: str) -> Array:
-    """The values of a tensor that is not external; ModelError if data and shape do not fit."""
+    """The values of a tensor that is not external, read-only; ModelError if data and shape do not fit."""
     needed = _data_bytes(tensor)
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != needed:
-        raise ModelError(f"{what} holds {len(tensor.raw_data)} bytes, its shape {tuple(tensor.dims)} needs {needed}")
+    if tensor.HasField("raw_data"):
+        raw = tensor.raw_data
+        if len(raw) != needed:
+            raise ModelError(f"{what} holds {len(raw)} bytes, its shape {tuple(tensor.dims)} needs {needed}")
+        if sys.byteorder == "little" and TensorProto.DataType.Name(tensor.data_type) not in PACKED_BITS:
+            # The bytes themselves, without the copies that numpy_helper makes of them.
+            return np.frombuffer(raw, to_dtype(tensor.data_type, what)).reshape(tuple(tensor.dims))
     try:
         return np.asarray(numpy_helper.to_array(tensor))
     except Exception as error:  # numpy_helper raises ValueError, TypeError and others on damaged data

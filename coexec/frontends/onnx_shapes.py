@@ -6,10 +6,10 @@ import operator
 from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from coexec.errors import InputError, ModelError
-from coexec.frontends.onnx_read import ReadModel, check_size, one_line
+from coexec.frontends.onnx_read import ReadModel, check_size, one_line, to_dtype
 
 Dims = list[int | str | None]
 """Dimensions as the model states them: a number, a symbol, or None."""
@@ -50,8 +50,8 @@ def _given_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
         dims = tuple(operator.index(d) for d in shape)
     except TypeError as error:
         raise InputError(f"input_shapes[{name!r}] must be a sequence of whole numbers, not {shape!r}") from error
-    if any(d < 1 for d in dims):
-        raise InputError(f"input_shapes[{name!r}] is {dims}: dimensions must be 1 or more")
+    if any(d < 0 for d in dims):
+        raise InputError(f"input_shapes[{name!r}] is {dims}: dimensions must not be negative")
     return dims
 
 
@@ -60,8 +60,8 @@ def _dims(value: ValueInfoProto) -> Dims | None:
     kind: TypeProto = value.type
     if not kind.HasField("tensor_type"):
         raise ModelError(f"input {value.name!r} is no tensor ({kind.WhichOneof('value')}), which is not supported")
-    if kind.tensor_type.elem_type in (TensorProto.UNDEFINED, TensorProto.STRING):
-        raise ModelError(f"input {value.name!r} has no numeric data type, which is not supported")
+    if kind.tensor_type.elem_type == TensorProto.UNDEFINED:
+        raise ModelError(f"input {value.name!r} has no data type, which is not supported")
     if not kind.tensor_type.HasField("shape"):
         return None
     dims: Dims = []
@@ -71,8 +71,8 @@ def _dims(value: ValueInfoProto) -> Dims | None:
         else:
             dims.append(dim.dim_param or None)
     shape = [d for d in dims if isinstance(d, int)]
-    if any(d < 1 for d in shape):
-        raise ModelError(f"input {value.name!r} has shape {_show(dims)}: dimensions must be 1 or more")
+    if any(d < 0 for d in shape):
+        raise ModelError(f"input {value.name!r} has shape {_show(dims)}: dimensions must not be negative")
     return dims
 
 
@@ -115,8 +115,8 @@ def _show(dims: Sequence[int | str | None]) -> str:
 
 def _set_shape(value: ValueInfoProto, shape: tuple[int, ...]) -> None:
     tensor = value.type.tensor_type
-    itemsize = helper.tensor_dtype_to_np_dtype(tensor.elem_type).itemsize
-    check_size(f"input {value.name!r}", shape, itemsize)
+    what = f"input {value.name!r}"
+    check_size(what, shape, to_dtype(tensor.elem_type, what).itemsize)
     del tensor.shape.dim[:]
     tensor.shape.SetInParent()
     for size in shape:

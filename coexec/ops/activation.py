@@ -62,7 +62,7 @@ def _hard_swish(x: Array, a: Activation) -> None:
 
 
 def _silu(x: Array, a: Activation) -> None:
-    gate = x.copy()
+    gate = x.copy(order="K")
     _sigmoid(gate, a)
     x *= gate
 

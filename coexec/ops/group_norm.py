@@ -11,9 +11,9 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
-from coexec.ops.layer_norm import apply_affine, inverse_root_mean_square, work_array
+from coexec.ops.layer_norm import apply_affine, work_array
 from coexec.ops.operands import element_count, required
-from coexec.ops.reduce import mean
+from coexec.ops.reduce import mean, sum_of_squares
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,20 @@ class GroupNorm(Op):
         return 6 * element_count(required(inputs, 0, self.kind).shape)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
-        x, y = self._grouped(required(inputs, 0, self.kind)), self._grouped(outputs[0])
-        scale, bias = (self._parameter(required(inputs, i, self.kind), x.ndim) for i in (1, 2))
-        axes = tuple(range(2, x.ndim))
-        work = work_array(y)
-        np.subtract(x, mean(x, axes), out=work)
-        work *= inverse_root_mean_square(work, axes, self.epsilon)
-        apply_affine(work, scale, bias, y)
+        x, y = required(inputs, 0, self.kind), outputs[0]
+        scale, bias = (self._per_channel(required(inputs, i, self.kind), x) for i in (1, 2))
+        axes, work = tuple(range(2, x.ndim)), work_array(y)
+        np.subtract(x, self._group_mean(mean(x, axes)), out=work)
+        variance = self._group_mean(sum_of_squares(work, axes)) / element_count(x.shape[2:])
+        apply_affine(work, scale / np.sqrt(variance + self.epsilon), bias, y)
 
-    def _grouped(self, array: Array) -> Array:
-        """N x C x spatial as N x groups x C/groups x spatial; splitting an axis shares memory always."""
-        return array.reshape(array.shape[0], self.groups, array.shape[1] // self.groups, *array.shape[2:])
+    def _group_mean(self, values: Array) -> Array:
+        """Each channel's value replaced by its group's mean.
 
-    def _parameter(self, values: Array, rank: int) -> Array:
-        return values.reshape(self.groups, -1, *(1,) * (rank - 3))
+        One value per channel, not per group: NumPy's inner loops then run over all channels.
+        """
+        groups = values.reshape(len(values), self.groups, -1).mean(axis=2)
+        return np.repeat(groups, values.shape[1] // self.groups, axis=1).reshape(values.shape)
+
+    def _per_channel(self, values: Array, x: Array) -> Array:
+        return np.repeat(values, x.shape[1] // len(values)).reshape(-1, *(1,) * (x.ndim - 2))

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,9 @@ ROUNDINGS: dict[str, Callable[[Floats, AxisResize], Floats]] = {
 }
 
 
-def coordinates(a: AxisResize, mode: str) -> tuple[Floats, npt.NDArray[np.bool_]]:
+def coordinates(a: AxisResize, mode: str, dtype: type[np.floating[Any]]) -> tuple[Floats, npt.NDArray[np.bool_]]:
     """Input coordinate of every output position, and whether it is extrapolated."""
-    x = COORDINATES[mode](np.arange(a.out, dtype=np.float64), a)
+    x = COORDINATES[mode](np.arange(a.out, dtype=dtype), a)
     crop = mode == "tf_crop_and_resize"
     outside = (x < 0) | (x > a.size - 1) if crop else np.zeros(a.out, np.bool_)
     return x, outside
@@ -103,7 +104,8 @@ def coordinates(a: AxisResize, mode: str) -> tuple[Floats, npt.NDArray[np.bool_]
 
 def nearest_taps(a: AxisResize, mode: str, rounding: str) -> Taps:
     """One tap of weight 1 per output position."""
-    x, outside = coordinates(a, mode)
+    # In float32 as in onnxruntime, which decides where coordinates such as 3 / 0.6 round to.
+    x, outside = coordinates(a, mode, np.float32)
     positions = np.clip(ROUNDINGS[rounding](x, a), 0, a.size - 1).astype(np.intp)
     return Taps(positions[:, None], np.ones((a.out, 1)), outside)
 
@@ -112,7 +114,7 @@ def kernel_taps(
     a: AxisResize, mode: str, kernel: Callable[[Floats], Floats], radius: int, antialias: bool, exclude_outside: bool
 ) -> Taps:
     """Taps of a kernel of ``radius`` input positions; ``antialias`` stretches it when shrinking."""
-    x, outside = coordinates(a, mode)
+    x, outside = coordinates(a, mode, np.float64)
     stretch = min(a.scale, 1.0) if antialias else 1.0
     reach = int(np.ceil(radius / stretch))
     # The window is (x - reach, x + reach]; an integer x has weight 1 at itself and 0 at the edges.

@@ -98,26 +98,34 @@ def _repeats(taps: Taps, size: int) -> int:
 
 
 def _interpolate(x: Array, y: Array, taps: dict[int, Taps]) -> None:
-    wide = accumulator(x.dtype) if x.dtype.kind not in "iub" else np.dtype(np.float32)
+    wide = np.dtype(np.float32) if x.dtype.kind in "iub" else accumulator(x.dtype)
     current = x.astype(wide, order="K", copy=False)
     # Axes that shrink come first: the later passes then have less to do.
-    for axis, tap in sorted(taps.items(), key=lambda item: len(item[1].positions) / x.shape[item[0]]):
-        current = _one_axis(current, axis, tap)
+    passes = sorted(taps, key=lambda axis: len(taps[axis].positions) / x.shape[axis])
+    for axis in passes:
+        direct = axis == passes[-1] and wide == y.dtype
+        shape = [*current.shape[:axis], y.shape[axis], *current.shape[axis + 1 :]]
+        target = y if direct else np.empty_like(current, shape=shape, order="K")
+        _one_axis(current, target, axis, taps[axis])
+        current = target
+    if current is not y:
+        _round_into(current, y)
+
+
+def _one_axis(x: Array, y: Array, axis: int, tap: Taps) -> None:
+    """Weighted sums of slices across the axis, a slice of the output at a time, which stays in cache."""
+    lines, results = np.moveaxis(x, axis, 0), np.moveaxis(y, axis, 0)
+    for i, (positions, weights) in enumerate(zip(tap.positions.tolist(), tap.weights.tolist(), strict=True)):
+        result = results[i : i + 1]
+        np.multiply(lines[positions[0] : positions[0] + 1], weights[0], out=result)
+        for position, weight in zip(positions[1:], weights[1:], strict=True):
+            if weight:
+                result += lines[position : position + 1] * weight
+
+
+def _round_into(values: Array, y: Array) -> None:
+    """Copy; floats are cut towards zero and limited on the way to integers."""
     if y.dtype.kind in "iu":
         limits = np.iinfo(y.dtype)
-        current = np.clip(np.trunc(current), limits.min, limits.max)
-    np.copyto(y, current, casting="unsafe")
-
-
-def _one_axis(x: Array, axis: int, tap: Taps) -> Array:
-    """Weighted sum of the taps of one axis."""
-    if x.ndim > 2:
-        # Indexing keeps the memory order of the other axes, so channels stay innermost.
-        x = np.moveaxis(np.ascontiguousarray(channels_last(x)), -1, 1)
-    lines = np.moveaxis(x, axis, 0)
-    weights = tap.weights.T.astype(x.dtype).reshape(*tap.weights.T.shape, *(1,) * (x.ndim - 1))
-    total = lines[tap.positions[:, 0]]
-    total *= weights[0]
-    for positions, weight in zip(tap.positions.T[1:], weights[1:], strict=True):
-        total += lines[positions] * weight
-    return np.moveaxis(total, 0, axis)
+        values = np.clip(np.trunc(values), limits.min, limits.max)
+    np.copyto(y, values, casting="unsafe")

@@ -1,0 +1,401 @@
+"""Measures a device into a profile folder: parts of layers on each side alone, and what a hand-over costs.
+
+Every step takes the next workload of `coexec.workloads` and measures it on both sides, interleaved, with cold
+weights (`coexec.measure`). Results are appended as they come, so an interrupted profile is a fair, smaller one.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coexec.backends.cpu import variant_for
+from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
+from coexec.errors import DeviceError, ProfileError
+from coexec.launch import launch
+from coexec.measure import LayerRig, Timing, interleaved
+from coexec.ops.base import Axis, SplitOp
+from coexec.ops.linear import Linear
+from coexec.networks import conv
+from coexec.plan import Plan, Task
+from coexec.planner import Choice, Resources, aligned_cuts, assemble, parts_of
+from coexec.profile_files import (
+    DEVICE,
+    HEADER,
+    MEASUREMENTS,
+    SYNC_COSTS,
+    SYNC_HEADER,
+    DeviceRecord,
+    Journal,
+    op_row,
+    read_measurements,
+    read_sync_costs,
+)
+from coexec.sync import Sync, open_sync
+from coexec.workloads import Workload, levels, workloads
+
+DEFAULT_BUDGET_S = 20 * 60.0
+SYNC_SHARE = 0.08
+"""Share of the budget that sync costs may take, at most."""
+SYNC_ROUNDS = 24
+"""Hand-over measurements wanted in all."""
+MAX_FAILURES = 3
+"""Workloads in a row that the device may refuse before the profile gives up."""
+
+SYNC_LAYERS: tuple[tuple[SplitOp, Axis], ...] = (
+    (Linear(50, 256, 256, bias=True), "channel"),
+    (conv(32, 28, 64, 3, 1), "channel"),
+    (conv(64, 14, 64, 3, 1), "row"),
+    (Linear(8, 512, 512, bias=True), "channel"),
+    (conv(64, 28, 128, 1, 1), "row"),
+    (Linear(128, 128, 256, bias=True), "row"),
+)
+"""Layers so small (some 20 to 200 us) that a hand-over shows beside their work."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a profile is."""
+
+    elapsed_s: float
+    budget_s: float
+    points: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a profile run did: lines added and in all, workloads that the device refused, and why first."""
+
+    folder: Path
+    added: int
+    points: int
+    elapsed_s: float
+    sync_us: float
+    skipped: int = 0
+    skip_reason: str = ""
+
+
+def profile(
+    device_id: str | None,
+    out_dir: str | os.PathLike[str],
+    budget_s: float = DEFAULT_BUDGET_S,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    sync: str | None = None,
+    seed: int = 0,
+) -> Summary:
+    """Measure ``device_id`` (None: the best device) into ``out_dir`` for about ``budget_s`` seconds.
+
+    An interrupted profile is valid; ``resume`` adds to it. Raises ProfileError if the folder exists and
+    ``resume`` is not set, or belongs to another device; DeviceError if the device is missing or fails.
+    """
+    if not budget_s > 0:
+        raise ProfileError(f"the budget is {budget_s} s; it must be longer than 0")
+    info = find_device(device_id)
+    if info is None:
+        raise DeviceError("no usable OpenCL device to profile; `coexec devices` says what was found")
+    folder = _folder(Path(out_dir), resume)
+    run = _Run(info, folder, time.perf_counter(), budget_s, progress)
+    with (
+        Journal(folder / MEASUREMENTS, HEADER, resume) as measurements,
+        Journal(folder / SYNC_COSTS, SYNC_HEADER, resume) as sync_costs,
+    ):
+        earlier = read_measurements(folder)
+        record = _record(folder, _describe(info, sync, seed), bool(earlier))
+        run.bench = Bench(info, sync, record.compute_units)
+        session = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "load": os.getloadavg()[0]}
+        record = replace(record, sync=run.bench.sync_name)
+        record = _with_sync_cost(run, record, sync_costs)
+        replace(record, sessions=(*record.sessions, session)).save(folder)
+        try:
+            start = max((m.sample for m in earlier), default=-1) + 1
+            sequence = workloads(info.traits(1), record.compute_units, record.threads, start, record.seed)
+            run.measure(sequence, measurements)
+        finally:
+            session |= {"seconds": round(run.elapsed_s(), 1), "points": run.points}
+            replace(record, sessions=(*record.sessions, session)).save(folder)
+    return Summary(
+        folder=folder,
+        added=run.points,
+        points=len(earlier) + run.points,
+        elapsed_s=run.elapsed_s(),
+        sync_us=record.sync_us,
+        skipped=run.skipped,
+        skip_reason=run.skip_reason,
+    )
+
+
+class Bench:
+    """The device opened once for each number of compute units that is measured."""
+
+    def __init__(self, info: DeviceInfo, sync: str | None, compute_units: Sequence[int]) -> None:
+        self._syncs = {units: open_sync(Session(info, units), sync) for units in compute_units}
+
+    @property
+    def sync_name(self) -> str:
+        return next(iter(self._syncs.values())).name
+
+    def sync(self, compute_units: int) -> Sync:
+        return self._syncs[compute_units]
+
+    def measure(self, workload: Workload) -> tuple[Timing, Timing]:
+        """The GPU's and the CPU's part, each alone, interleaved."""
+        sync = self.sync(workload.compute_units)
+        gpu = LayerRig(workload.gpu, sync, 1).timer(_all_of(workload.gpu))
+        cpu = LayerRig(workload.cpu, sync, workload.threads).timer(Choice("channel", 0))
+        gpu_timing, cpu_timing = interleaved(
+            [gpu, cpu], warm_up_s=0.02, min_rounds=5, max_rounds=15, budget_s=0.3, seed=workload.sample
+        )
+        return gpu_timing, cpu_timing
+
+
+@dataclass
+class _Run:
+    """State of one call of `profile`."""
+
+    info: DeviceInfo
+    folder: Path
+    started: float
+    budget_s: float
+    progress: Callable[[Progress], None] | None
+    points: int = 0
+    skipped: int = 0
+    skip_reason: str = ""
+    bench: Bench = field(init=False)
+
+    def elapsed_s(self) -> float:
+        return time.perf_counter() - self.started
+
+    def report(self) -> None:
+        if self.progress is not None:
+            self.progress(Progress(self.elapsed_s(), self.budget_s, self.points))
+
+    def measure(self, sequence: Iterator[Workload], journal: Journal) -> None:
+        """Measure workload after workload until the budget is spent."""
+        failures = 0
+        for workload in sequence:
+            if self.elapsed_s() >= self.budget_s:
+                return
+            try:
+                gpu, cpu = self.bench.measure(workload)
+            except DeviceError as error:
+                failures += 1
+                self.skipped += 1
+                self.skip_reason = self.skip_reason or str(error)
+                if failures == MAX_FAILURES:
+                    raise
+                continue
+            failures = 0
+            for row in _rows(workload, gpu, cpu, self.bench.sync(workload.compute_units)):
+                journal.append(row)
+                self.points += 1
+            self.report()
+
+
+def _rows(workload: Workload, gpu: Timing, cpu: Timing, sync: Sync) -> list[dict[str, Any]]:
+    """Lines of measurements.csv for one workload."""
+    kernel = launch(workload.gpu.kind, workload.gpu.columns(), sync.session.traits).names()[0]
+    common = {"sample": workload.sample, "unix_s": round(time.time(), 1)}
+    return [
+        {
+            **common,
+            **op_row(workload.gpu),
+            **_timing_row(gpu),
+            "side": "gpu",
+            "implementation": kernel,
+            "compute_units": workload.compute_units,
+        },
+        {
+            **common,
+            **op_row(workload.cpu),
+            **_timing_row(cpu),
+            "side": "cpu",
+            "implementation": variant_for(workload.cpu).name,
+            "threads": workload.threads,
+        },
+    ]
+
+
+def _timing_row(timing: Timing) -> dict[str, Any]:
+    return {
+        "median_us": f"{timing.median_us:.3f}",
+        "spread": f"{timing.spread:.4f}",
+        "repeats": timing.repeats,
+    }
+
+
+def _all_of(op: SplitOp) -> Choice:
+    return Choice("channel", op.units("channel"))
+
+
+def _with_sync_cost(run: _Run, record: DeviceRecord, journal: Journal) -> DeviceRecord:
+    """The record with the hand-over cost, from the profile's earlier sync.csv and a few more measurements."""
+    units, threads = _split_shares(record)
+    sync = run.bench.sync(units)
+    known = [float(row["sync_us"]) for row in read_sync_costs(run.folder)]
+    until = SYNC_SHARE * run.budget_s
+    for i in range(len(known), SYNC_ROUNDS):
+        op, axis = SYNC_LAYERS[i % len(SYNC_LAYERS)]
+        row = split_cost(op, axis, sync, threads)
+        if row is not None:
+            journal.append({**row, "unix_s": round(time.time(), 1)})
+            known.append(float(row["sync_us"]))
+        run.report()
+        if run.elapsed_s() > until:
+            break
+    return replace(
+        record,
+        sync_us=round(float(np.median(known)), 3) if known else record.sync_us,
+        hand_over_us=round(hand_over_us(sync, threads), 3),
+    )
+
+
+def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, Any] | None:
+    """What a split adds to the slower of its two sides alone, at the cut where both take about as long.
+
+    A line of sync.csv; None for a layer without such a cut.
+    """
+    traits = sync.session.traits
+    whole = LayerRig(op, sync, threads)
+    gpu, cpu = interleaved(
+        [whole.timer(_all_of(op)), whole.timer(Choice(axis, 0))], 0.01, min_rounds=3, max_rounds=5, budget_s=0.1
+    )
+    variant, _ = launch(op.kind, op.columns(), traits).one()
+    cuts = aligned_cuts(op, axis, variant.alignment(axis, traits))
+    if not cuts:
+        return None
+    ideal = op.units(axis) * cpu.median_us / (cpu.median_us + gpu.median_us)
+    cut = min(cuts, key=lambda c: abs(c - ideal))
+    parts = op.part(axis, 0, cut).op, op.part(axis, cut, op.units(axis)).op
+    gpu, cpu, split = interleaved(
+        [
+            LayerRig(parts[0], sync, threads).timer(_all_of(parts[0])),
+            LayerRig(parts[1], sync, threads).timer(Choice("channel", 0)),
+            whole.timer(Choice(axis, cut)),
+        ],
+        warm_up_s=0.02,
+        max_rounds=25,
+        budget_s=0.4,
+    )
+    return {
+        **op_row(op),
+        **{"axis": axis, "cut": cut, "threads": threads, "compute_units": sync.session.compute_units},
+        **{"cpu_us": f"{cpu.median_us:.3f}", "gpu_us": f"{gpu.median_us:.3f}", "split_us": f"{split.median_us:.3f}"},
+        "sync_us": f"{max(split.median_us - max(cpu.median_us, gpu.median_us), 0.0):.3f}",
+        **{"spread": f"{split.spread:.4f}", "repeats": split.repeats},
+    }
+
+
+def hand_over_us(sync: Sync, threads: int) -> float:
+    """One hand-over between layers that run wholly on one side or the other in turn, beyond their own time."""
+    op = Linear(1, 16, 16)
+    rig = LayerRig(op, sync, threads, copies=24)
+    resources = Resources(sync.session.info.id, "", sync.session.traits, threads)
+    choices = {n.name: _all_of(op) if i % 2 else Choice("channel", 0) for i, n in enumerate(rig.graph.nodes)}
+    plan = assemble(rig.graph, choices, None, resources)
+    alternating = replace(plan, tasks=tuple(_one_after_another(plan)))
+
+    def run() -> float:
+        rig.executor.load(alternating)
+        start = time.perf_counter()
+        rig.executor.run_loaded()
+        return (time.perf_counter() - start) / rig.copies * 1e6
+
+    gpu, cpu, both = interleaved(
+        [rig.timer(_all_of(op)), rig.timer(Choice("channel", 0)), run], max_rounds=100, budget_s=0.3
+    )
+    return max(both.median_us - (gpu.median_us + cpu.median_us) / 2, 0.0)
+
+
+def _one_after_another(plan: Plan) -> list[Task]:
+    """The plan's tasks, each waiting for all that the other side was given before it."""
+    given = {"cpu": 0, "gpu": 0}
+    tasks = []
+    for task in plan.tasks:
+        tasks.append(replace(task, wait_for=given["gpu" if task.side == "cpu" else "cpu"]))
+        given[task.side] += 1
+    return tasks
+
+
+def _split_shares(record: DeviceRecord) -> tuple[int, int]:
+    """Compute units and threads of a split run: half of the cores each where the CPU plays the GPU."""
+    if not record.emulated_gpu:
+        return record.compute_units[-1], record.cores
+    units = max((u for u in record.compute_units if 2 * u <= record.cores), default=record.compute_units[0])
+    return units, max(1, record.cores - units)
+
+
+def _folder(folder: Path, resume: bool) -> Path:
+    """The folder, made if need be; ProfileError if it holds something and is not to be resumed."""
+    try:
+        if not resume and folder.is_dir() and any(folder.iterdir()):
+            raise ProfileError(f"{folder} exists; go on with it by --resume, or choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ProfileError(f"cannot make the folder {folder}: {error.strerror}") from error
+    return folder
+
+
+def _describe(info: DeviceInfo, sync: str | None, seed: int) -> DeviceRecord:
+    """What is known before anything is measured."""
+    cores = cpu_cores()
+    traits = info.traits(1)
+    units = levels(min(info.compute_units, cores)) if info.emulated_gpu else (info.compute_units,)
+    return DeviceRecord(
+        device_id=info.id,
+        device_name=info.name,
+        platform=info.platform,
+        driver=info.driver,
+        device_type=info.type,
+        emulated_gpu=info.emulated_gpu,
+        vector_width=traits.vector_width,
+        vector_registers=traits.vector_registers,
+        cpu=traits.cpu,
+        compute_units=units,
+        threads=levels(cores),
+        cpu_model=cpu_model(),
+        cores=cores,
+        sync=sync or "",
+        sync_us=0.0,
+        hand_over_us=0.0,
+        versions=_versions(),
+        seed=seed,
+    )
+
+
+def _record(folder: Path, here: DeviceRecord, has_points: bool) -> DeviceRecord:
+    """The folder's own record, if it has one and it is of this device; else ``here``."""
+    if not (folder / DEVICE).exists():
+        if has_points:
+            raise ProfileError(f"{folder} has measurements but no {DEVICE}; profile into a new folder")
+        return here
+    known = DeviceRecord.load(folder)
+    for name in ("device_name", "platform", "driver", "cpu_model", "cores", "compute_units", "threads"):
+        if getattr(known, name) != getattr(here, name):
+            raise ProfileError(
+                f"{folder} was measured with {name} {getattr(known, name)!r}, here it is {getattr(here, name)!r}; "
+                "profile into a new folder"
+            )
+    if here.sync and here.sync != known.sync:
+        raise ProfileError(f"{folder} was measured with sync {known.sync!r}, not {here.sync!r}; use a new folder")
+    return known
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("coexec", "numpy", "pyopencl"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "unknown"
+    return found

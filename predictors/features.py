@@ -1,0 +1,171 @@
+"""What the predictors know of a part: its shape, its work, and how it will be launched.
+
+One function per side turns columns (one row per part) into features; training and prediction call the same.
+The GPU side's dispatch features come from `coexec.launch`, which also lays out the real launches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from coexec.backends.cpu import IM2COL_BLOCK_BYTES
+from coexec.costs import Floats, flops, traffic_bytes
+from coexec.errors import ProfileError
+from coexec.kernels.variant import GpuTraits
+from coexec.launch import Launches, launch
+from coexec.ops.base import Ints
+from coexec.ops.conv2d import Conv2d, output_height, output_width
+from coexec.ops.linear import Linear
+
+VERSION = 1
+"""To be raised when a feature of an old name means something new."""
+
+NOMINAL_FLOPS_PER_US = 1e5
+NOMINAL_BYTES_PER_US = 1e4
+NOMINAL_CALL_US = 1.0
+
+Features = dict[str, Floats]
+"""Feature name -> one value per part."""
+
+_PROBES = {"linear": Linear(8, 8, 8), "conv2d": Conv2d(1, 8, 8, 8, 8, 3, 3)}
+
+
+def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> Features:
+    """Features of parts on the GPU side, launched as ``launches`` says; ``nominal_us`` is a rough time."""
+    features = _shape_features(kind, columns)
+    traits, tiling = launches.traits, launches.tiling
+    groups, waves = launches.work_groups, launches.waves
+    zeros = np.zeros(len(launches))
+    for define in ("MR", "NV", "VW"):
+        features[define] = _floats(tiling.defines.get(define, zeros))
+    per_group = tiling.tile_flops / np.maximum(groups, 1)
+    features |= {
+        "kernel": _floats(launches.variant),
+        "compute_units": zeros + traits.compute_units,
+        "global_0": _floats(tiling.global_size[:, 0]),
+        "global_1": _floats(tiling.global_size[:, 1]),
+        "panels_first": _floats(tiling.arguments.get("panels_first", zeros)),
+        "work_groups": _floats(groups),
+        "waves": _floats(waves),
+        "tail_fill": groups / np.maximum(waves * traits.compute_units, 1),
+        "tile_flops": _floats(tiling.tile_flops),
+        "work_group_flops": per_group,
+        "padding_ratio": tiling.tile_flops / np.maximum(features["flops"], 1),
+        "packed_bytes": _floats(tiling.packed_bytes),
+    }
+    busiest_us = per_group * waves / NOMINAL_FLOPS_PER_US
+    bytes_us = (features["traffic_bytes"] + tiling.packed_bytes) / NOMINAL_BYTES_PER_US
+    features["nominal_us"] = busiest_us + bytes_us + NOMINAL_CALL_US
+    return features
+
+
+def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Features:
+    """Features of parts on the CPU side with so many threads; ``nominal_us`` is a rough time."""
+    features = _shape_features(kind, columns)
+    rows, channels, depth = features["rows"], features["channels"], features["depth"]
+    zeros = np.zeros(len(rows))
+    gathered, blocks, tap_calls = _cpu_conv_work(columns) if kind == "conv2d" else (zeros, zeros + 1, zeros)
+    features |= {
+        "threads": zeros + threads,
+        "rows_mod_16": rows % 16,
+        "channels_mod_16": channels % 16,
+        "depth_mod_16": depth % 16,
+        "gathered_bytes": gathered,
+        "blocks": blocks,
+        "tap_calls": tap_calls,
+        "rows_per_block": rows / np.maximum(blocks, 1),
+        "cache_bytes": 4 * (depth * channels + np.minimum(rows, 256) * (depth + channels)),
+    }
+    work_us = features["flops"] / (threads * NOMINAL_FLOPS_PER_US)
+    bytes_us = (features["traffic_bytes"] + 2 * gathered) / NOMINAL_BYTES_PER_US
+    features["nominal_us"] = work_us + bytes_us + (blocks + features["groups"]) * NOMINAL_CALL_US
+    return features
+
+
+def matrix(features: Features, names: tuple[str, ...]) -> Floats:
+    """Features as float64 [parts, names]."""
+    return np.stack([_floats(features[name]) for name in names], axis=1)
+
+
+@cache
+def feature_names(side: str, kind: str) -> tuple[str, ...]:
+    """Names, in the order of the models' columns, of a side's features of a kind of op."""
+    if kind not in _PROBES:
+        raise ProfileError(f"no features are known for {kind}")
+    columns = _PROBES[kind].columns()
+    if side == "cpu":
+        return tuple(cpu_features(kind, columns, 1))
+    return tuple(gpu_features(kind, columns, launch(kind, columns, GpuTraits(1, 8, 16, True))))
+
+
+def features_hash(side: str, kind: str) -> str:
+    """Tells whether a model was trained on the features that this version computes."""
+    text = f"{VERSION} {side} {kind} {' '.join(feature_names(side, kind))}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _shape_features(kind: str, c: Mapping[str, Ints]) -> Features:
+    own = _linear_shape(c) if kind == "linear" else _conv_shape(c)
+    work, moved = _floats(flops(kind, c)), _floats(traffic_bytes(kind, c))
+    activation = c.get("activation", np.zeros(len(work), np.int64))
+    return own | {
+        "output_bytes": 4 * own["rows"] * own["channels"],
+        "weight_bytes": 4 * own["depth"] * own["channels"],
+        "bias": _floats(c["bias"]),
+        "residual": _floats(c["residual"]),
+        "activation": _floats(activation),
+        "flops": work,
+        "traffic_bytes": moved,
+        "intensity": work / np.maximum(moved, 1),
+    }
+
+
+def _linear_shape(c: Mapping[str, Ints]) -> Features:
+    return {
+        "rows": _floats(c["M"]),
+        "depth": _floats(c["K"]),
+        "channels": _floats(c["N"]),
+        "groups": np.ones(len(c["M"])),
+    }
+
+
+def _conv_shape(c: Mapping[str, Ints]) -> Features:
+    oh, ow = output_height(c), output_width(c)
+    per_group = c["C_in"] // c["groups"]
+    padded = c["pad_top"] + c["pad_bottom"] + c["pad_left"] + c["pad_right"]
+    return {
+        "rows": _floats(c["N"] * oh * ow),
+        "depth": _floats(c["KH"] * c["KW"] * per_group),
+        "channels": _floats(c["C_out"]),
+        "groups": _floats(c["groups"]),
+        "output_height": _floats(oh),
+        "output_width": _floats(ow),
+        "input_bytes": _floats(4 * c["N"] * c["H"] * c["W"] * c["C_in"]),
+        "channels_in": _floats(per_group),
+        "channels_per_group": _floats(c["C_out"] // c["groups"]),
+        "kernel_height": _floats(c["KH"]),
+        "kernel_width": _floats(c["KW"]),
+        "stride_height": _floats(c["stride_h"]),
+        "stride_width": _floats(c["stride_w"]),
+        "dilation": _floats(c["dilation_h"] * c["dilation_w"]),
+        "padding": _floats(padded),
+    }
+
+
+def _cpu_conv_work(c: Mapping[str, Ints]) -> tuple[Floats, Floats, Floats]:
+    """Bytes of patches that im2col gathers, matmuls it makes, and calls of the depthwise routine."""
+    oh, ow = output_height(c), output_width(c)
+    row_bytes = 4 * ow * c["KH"] * c["KW"] * c["C_in"]
+    rows = np.clip(IM2COL_BLOCK_BYTES // np.maximum(row_bytes, 1), 1, np.maximum(oh, 1))
+    pointwise = (c["KH"] == 1) & (c["KW"] == 1) & (c["stride_h"] == 1) & (c["stride_w"] == 1)
+    gathered = np.where(pointwise, 0, row_bytes * oh * c["N"])
+    blocks = np.where(pointwise, c["N"], c["N"] * -(-oh // rows))
+    return _floats(gathered), _floats(blocks), _floats(c["N"] * oh * c["KH"] * c["KW"])
+
+
+def _floats(values: Ints | Floats) -> Floats:
+    return np.asarray(values, np.float64)

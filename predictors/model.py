@@ -1,0 +1,130 @@
+"""Latency predictors of a profiled device, as the planner's cost source."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coexec.backends.cpu import CPU_VARIANTS, choose
+from coexec.costs import Floats, unsplit_op_us
+from coexec.errors import ProfileError
+from coexec.graph import Graph, Node
+from coexec.kernels.variant import GpuTraits
+from coexec.launch import launch
+from coexec.ops.base import Columns, Ints
+from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix
+from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
+from coexec.profile_files import DEVICE, DeviceRecord
+
+
+class Predictors:
+    """A cost source (`coexec.costs.CostSource`) that was trained on a device's measurements.
+
+    Attributes:
+        name: "profile NAME".
+        device: the record of the device and of its hand-over cost.
+        reports: what became of each implementation's measurements.
+    """
+
+    def __init__(self, name: str, device: DeviceRecord, models: list[tuple[ModelReport, str | None]]) -> None:
+        self.name = f"profile {name}"
+        self.device = device
+        self.reports = [report for report, _ in models]
+        self._boosters = {
+            (report.processor, report.implementation): _booster(name, report, text)
+            for report, text in models
+            if text is not None
+        }
+
+    @staticmethod
+    def load(profile: str | os.PathLike[str]) -> Predictors:
+        """Predictors of a shipped profile (by its name) or of a profile folder (by its path).
+
+        Raises ProfileError if there is no such profile, if it is not trained, damaged, or of another
+        version's schema or features.
+        """
+        folder = profile_folder(profile)
+        return Predictors(folder.name, DeviceRecord.load(folder), load_models(folder))
+
+    def traits(self, compute_units: int) -> GpuTraits:
+        """The launch rules' view of the profiled device, which need not be here."""
+        return self.device.traits(compute_units)
+
+    def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        """Microseconds of each part alone on the GPU side; ProfileError for a kernel without a model."""
+        launches = launch(kind, columns, traits)
+        names = [variant.name for variant in launches.variants]
+        features = gpu_features(kind, columns, launches)
+        return self._predict("gpu", kind, names, launches.variant, features)
+
+    def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
+        """Microseconds of each part alone on the CPU side; ProfileError for a routine without a model."""
+        names = [variant.name for variant in CPU_VARIANTS[kind]]
+        features = cpu_features(kind, columns, threads)
+        return self._predict("cpu", kind, names, choose(kind, columns), features)
+
+    def sync_us(self) -> float:
+        """What a hand-over adds to a split layer, as measured."""
+        return self.device.sync_us
+
+    def op_us(self, graph: Graph, node: Node) -> float:
+        """A node that is not split: a coarse estimate, since profiles do not measure those yet."""
+        return unsplit_op_us(graph, node)
+
+    def _predict(self, side: str, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
+        rows = matrix(features, feature_names(side, kind))
+        out = np.array(features["nominal_us"])
+        for index in np.unique(chosen):
+            mine = chosen == index
+            booster = self._boosters.get((side, names[int(index)]))
+            if booster is None:
+                raise ProfileError(self._refusal(side, names[int(index)]))
+            out[mine] *= np.exp(booster.predict(rows[mine], num_threads=1))
+        return out
+
+    def _refusal(self, side: str, implementation: str) -> str:
+        points = [r.points for r in self.reports if (r.processor, r.implementation) == (side, implementation)]
+        return (
+            f"{self.name} cannot predict {implementation} on the {side} side: {points[0] if points else 0} points, "
+            f"{MIN_POINTS} needed; measure more by `coexec profile --resume`, then `coexec train`"
+        )
+
+
+def load_predictors(profile: str | os.PathLike[str]) -> Predictors:
+    """Same as `Predictors.load`."""
+    return Predictors.load(profile)
+
+
+def shipped_profiles() -> Mapping[str, Path]:
+    """Folders of the profiles that the package carries, by name."""
+    root = Path(str(files("coexec.profiles")))
+    return {p.name: p for p in sorted(root.iterdir()) if (p / DEVICE).is_file()}
+
+
+def profile_folder(profile: str | os.PathLike[str]) -> Path:
+    """Folder of a shipped profile's name, or the path itself; ProfileError if it is neither."""
+    shipped = shipped_profiles()
+    if isinstance(profile, str) and profile in shipped:
+        return shipped[profile]
+    path = Path(profile)
+    if path.is_dir():
+        return path
+    known = ", ".join(shipped) or "none"
+    raise ProfileError(f"no profile {os.fspath(profile)!r}: neither a folder nor a shipped profile ({known})")
+
+
+def _booster(name: str, report: ModelReport, text: str) -> Any:
+    import lightgbm
+
+    try:
+        booster = lightgbm.Booster(model_str=text)
+    except lightgbm.basic.LightGBMError as error:
+        raise ProfileError(f"profile {name}: {report.file} is damaged ({error}); train it again") from error
+    if booster.feature_name() != list(feature_names(report.processor, report.op)):
+        raise ProfileError(f"profile {name}: {report.file} has other features than this version; train it again")
+    return booster

@@ -1,0 +1,291 @@
+"""Trains a profile's latency predictors: LightGBM on log time, one model per side, kind and implementation.
+
+The models learn by which factor a part is slower than a rough estimate from its work (`nominal_us`), since
+trees cannot extrapolate: parts larger than all that were measured still scale with their work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coexec.backends.cpu import CPU_BY_NAME
+from coexec.costs import Floats
+from coexec.errors import ProfileError
+from coexec.kernels import KERNEL_BY_NAME
+from coexec.launch import launch
+from coexec.ops.base import stack_columns
+from coexec.predictors.features import cpu_features, feature_names, gpu_features, matrix
+from coexec.predictors.model_files import MIN_POINTS, ModelReport, save_models
+from coexec.profile_files import MEASUREMENTS, DeviceRecord, Measurement, read_measurements
+
+FOLDS = 5
+DEFAULTS: dict[str, Any] = {
+    "num_boost_round": 300,
+    "learning_rate": 0.06,
+    "num_leaves": 15,
+    "min_data_in_leaf": 4,
+    "lambda_l2": 0.5,
+    "feature_fraction": 0.7,
+}
+"""Parameters without tuning: small, since a profile has tens to some thousands of points per model."""
+
+FIXED: dict[str, Any] = {
+    "objective": "regression",
+    "num_threads": 1,
+    "deterministic": True,
+    "force_col_wise": True,
+    "verbosity": -1,
+}
+
+
+@dataclass(frozen=True)
+class TrainProgress:
+    """How far a training is: models done and in all, and what is being trained."""
+
+    done: int
+    models: int
+    name: str
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What a training made, per implementation."""
+
+    folder: Path
+    models: tuple[ModelReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `coexec train --json` prints it."""
+        names = ("processor", "op", "implementation", "mape", "within_10pct", "points", "note")
+        return {"models": [{name: getattr(m, name) for name in names} for m in self.models], "ablation": []}
+
+
+@dataclass(frozen=True)
+class Table:
+    """The measurements of one implementation: features, log of time over nominal time, and groups.
+
+    Rows of one group have nearly the same shape and never stand on both sides of a split.
+    """
+
+    features: Floats
+    target: Floats
+    groups: npt.NDArray[np.int64]
+
+
+def train(
+    folder: str | os.PathLike[str],
+    trials: int = 0,
+    storage: str | None = None,
+    seed: int = 0,
+    progress: Callable[[TrainProgress], None] | None = None,
+) -> TrainReport:
+    """Train on a profile's measurements and store the models in its folder.
+
+    ``trials`` > 0 tunes each model by so many Optuna trials, kept in ``storage`` (an Optuna URL such as
+    "sqlite:///study.db"; None: in memory), where a later call goes on. The same data, seed and versions
+    give the same models. Raises ProfileError for a missing package, bad data, or too few points.
+    """
+    path = Path(folder)
+    if trials < 0:
+        raise ProfileError(f"trials is {trials}; it must be 0 or more")
+    pandas = _needed("pandas")
+    _needed("sklearn.model_selection")
+    device = DeviceRecord.load(path)
+    measurements = read_measurements(path)
+    frame = pandas.DataFrame(
+        {
+            "side": [m.side for m in measurements],
+            "kind": [m.kind for m in measurements],
+            "implementation": [m.implementation for m in measurements],
+            "key": [_key(m) for m in measurements],
+        }
+    ).drop_duplicates()
+    models: list[tuple[ModelReport, str | None]] = []
+    grouped = list(frame.groupby(["side", "kind", "implementation"], sort=True))
+    for done, ((side, _, implementation), rows) in enumerate(grouped):
+        if progress is not None:
+            progress(TrainProgress(done, len(grouped), f"{side} {implementation}"))
+        own = [measurements[i] for i in rows.index]
+        models.append(_train_one(device, own, _Tuning(trials, storage, seed)))
+    if all(text is None for _, text in models):
+        most = max((report.points for report, _ in models), default=0)
+        raise ProfileError(
+            f"{path / MEASUREMENTS} has too few measurements ({most} of one implementation at most, {MIN_POINTS} "
+            f"needed); measure more by `coexec profile --resume`"
+        )
+    save_models(path, models, _environment(path, trials, seed))
+    return TrainReport(path, tuple(report for report, _ in models))
+
+
+@dataclass(frozen=True)
+class _Tuning:
+    trials: int
+    storage: str | None
+    seed: int
+
+
+def _train_one(
+    device: DeviceRecord, measurements: Sequence[Measurement], tuning: _Tuning
+) -> tuple[ModelReport, str | None]:
+    """Report and model text of one implementation; no text if there are too few points."""
+    side, kind, implementation = measurements[0].side, measurements[0].kind, measurements[0].implementation
+
+    def report(mape: float | None, within: float | None, note: str, parameters: Mapping[str, Any]) -> ModelReport:
+        return ModelReport(side, kind, implementation, len(measurements), mape, within, note, parameters)
+
+    if implementation not in (KERNEL_BY_NAME if side == "gpu" else CPU_BY_NAME):
+        return report(None, None, "this version has no such implementation", {}), None
+    if len(measurements) < MIN_POINTS:
+        note = f"{len(measurements)} points, {MIN_POINTS} needed: measure more by `coexec profile --resume`"
+        return report(None, None, note, {}), None
+    table = make_table(device, measurements)
+    parameters = dict(DEFAULTS)
+    if tuning.trials:
+        parameters |= _tune(f"{side} {implementation}", table, tuning)
+    off = np.abs(np.exp(cross_predict(table, parameters, tuning.seed) - table.target) - 1)
+    booster = _fit(table.features, table.target, parameters, tuning.seed, feature_names(side, kind))
+    made = report(round(float(off.mean()), 5), round(float((off <= 0.1).mean()), 5), "", parameters)
+    return made, booster.model_to_string()
+
+
+def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Table:
+    """Features and targets of measurements of one implementation, in their order."""
+    side, kind, implementation = measurements[0].side, measurements[0].kind, measurements[0].implementation
+    names = feature_names(side, kind)
+    features = np.empty((len(measurements), len(names)))
+    nominal = np.empty(len(measurements))
+    workers = np.array([m.threads if side == "cpu" else m.compute_units for m in measurements])
+    for count in np.unique(workers):
+        mine = np.flatnonzero(workers == count)
+        columns = stack_columns([measurements[i].columns for i in mine])
+        if side == "cpu":
+            made = cpu_features(kind, columns, int(count))
+        else:
+            made = gpu_features(kind, columns, launch(kind, columns, device.traits(int(count)), implementation))
+        features[mine] = matrix(made, names)
+        nominal[mine] = made["nominal_us"]
+    measured = np.array([m.median_us for m in measurements])
+    return Table(features, np.log(measured / nominal), _groups(features, names))
+
+
+def cross_predict(table: Table, parameters: Mapping[str, Any], seed: int) -> Floats:
+    """Log ratio of each row as predicted by a model that has seen nothing like it."""
+    predicted = np.empty(len(table.target))
+    for known, unknown in _folds(table):
+        predicted[unknown] = _fit(table.features[known], table.target[known], parameters, seed).predict(
+            table.features[unknown], num_threads=1
+        )
+    return predicted
+
+
+def _folds(table: Table) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Grouped split: rows of one group are all in the training part or all in the test part."""
+    splits = min(FOLDS, len(np.unique(table.groups)))
+    if splits < 2:
+        raise ProfileError("all measurements are of nearly the same shape; measure more by `coexec profile --resume`")
+    folds = _needed("sklearn.model_selection").GroupKFold(n_splits=splits)
+    return list(folds.split(table.features, table.target, table.groups))
+
+
+def _fit(
+    features: Floats, target: Floats, parameters: Mapping[str, Any], seed: int, names: Sequence[str] = ()
+) -> Any:
+    import lightgbm
+
+    own = {**FIXED, **parameters, "seed": seed}
+    rounds = own.pop("num_boost_round")
+    data = lightgbm.Dataset(features, target, feature_name=list(names) or "auto", params={"verbosity": -1})
+    return lightgbm.train(own, data, num_boost_round=rounds)
+
+
+def _tune(name: str, table: Table, tuning: _Tuning) -> dict[str, Any]:
+    """Parameters with the least mean |log error| over the folds, after as many trials as are still missing."""
+    optuna = _needed("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    digest = hashlib.sha256(table.features.tobytes() + table.target.tobytes()).hexdigest()[:12]
+    folds = _folds(table)
+
+    def objective(trial: Any) -> float:
+        parameters = _suggest(trial)
+        errors = []
+        for step, (known, unknown) in enumerate(folds):
+            booster = _fit(table.features[known], table.target[known], parameters, tuning.seed)
+            predicted = booster.predict(table.features[unknown], num_threads=1)
+            errors.append(float(np.mean(np.abs(predicted - table.target[unknown]))))
+            trial.report(float(np.mean(errors)), step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+        return float(np.mean(errors))
+
+    try:
+        study = optuna.create_study(
+            study_name=f"{name} {digest}",
+            storage=tuning.storage,
+            load_if_exists=True,
+            sampler=optuna.samplers.TPESampler(seed=tuning.seed),
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=8, n_warmup_steps=1),
+        )
+    except Exception as error:  # whatever the database driver raises: the URL is the user's
+        first = (str(error).splitlines() or [""])[0]
+        raise ProfileError(f"cannot open the Optuna storage {tuning.storage!r}: {first}") from error
+    if not study.trials:
+        study.enqueue_trial(DEFAULTS)
+    finished = sum(trial.state.is_finished() for trial in study.trials)
+    study.optimize(objective, n_trials=max(0, tuning.trials - finished))
+    return dict(study.best_params)
+
+
+def _suggest(trial: Any) -> dict[str, Any]:
+    """Ranges in which the models stay small enough to predict thousands of parts in tens of milliseconds."""
+    return {
+        "num_boost_round": trial.suggest_int("num_boost_round", 100, 500),
+        "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
+        "num_leaves": trial.suggest_int("num_leaves", 4, 31, log=True),
+        "min_data_in_leaf": trial.suggest_int("min_data_in_leaf", 2, 20, log=True),
+        "lambda_l2": trial.suggest_float("lambda_l2", 1e-2, 10.0, log=True),
+        "feature_fraction": trial.suggest_float("feature_fraction", 0.3, 1.0),
+    }
+
+
+def _groups(features: Floats, names: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Number of the row's neighbourhood: sizes within a factor of 1.4 or so of one another."""
+    index = [names.index(name) for name in ("rows", "depth", "channels", "groups")]
+    rounded = np.round(2 * np.log2(np.maximum(features[:, index], 1)))
+    return np.asarray(np.unique(rounded, axis=0, return_inverse=True)[1], np.int64).reshape(-1)
+
+
+def _key(m: Measurement) -> tuple[Any, ...]:
+    """Equal for lines that are copies of one another."""
+    sizes = tuple(int(column[0]) for column in m.columns.values())
+    return (m.sample, m.threads, m.compute_units, *sizes, m.median_us)
+
+
+def _environment(folder: Path, trials: int, seed: int) -> dict[str, Any]:
+    import lightgbm
+
+    return {
+        "trained": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "measurements_sha256": hashlib.sha256((folder / MEASUREMENTS).read_bytes()).hexdigest(),
+        "trials": trials,
+        "seed": seed,
+        "versions": {"lightgbm": lightgbm.__version__, "numpy": np.__version__},
+    }
+
+
+def _needed(module: str) -> Any:
+    """A module that only training needs."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0]
+        raise ProfileError(f"training needs {package}: pip install coexec[train]") from error
