@@ -124,14 +124,19 @@ def options(info: DeviceInfo | None, cpu_threads: int | None, compute_units: int
     cores = cpu_cores()
     if info is None:
         return [Option("cpu only", 0, cpu_threads or cores)]
-    if not info.emulated_gpu:
-        return [
-            Option("cpu + gpu", compute_units or info.compute_units, cpu_threads or cores),
-        ]
+    return ways_to_share(info.emulated_gpu, info.compute_units, cores, cpu_threads, compute_units)
+
+
+def ways_to_share(
+    emulated_gpu: bool, device_units: int, cores: int, cpu_threads: int | None, compute_units: int | None
+) -> list[Option]:
+    """The ways to use a device of ``device_units`` compute units beside ``cores`` cores."""
+    if not emulated_gpu:
+        return [Option("cpu + gpu", compute_units or device_units, cpu_threads or cores)]
     if cpu_threads or compute_units:
-        units = compute_units or max(1, min(info.compute_units, cores - (cpu_threads or 0)))
+        units = compute_units or max(1, min(device_units, cores - (cpu_threads or 0)))
         return [Option(f"{units} + {cpu_threads or max(1, cores - units)}", units, cpu_threads or max(1, cores - units))]
-    most = min(info.compute_units, cores)
+    most = min(device_units, cores)
     ways = [Option(f"{k} + {cores - k}", k, cores - k) for k in range(1, most) if cores > k]
     return [*ways, Option("all cores in turn", most, cores, split=False)]
 

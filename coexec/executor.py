@@ -85,6 +85,10 @@ class Executor:
         """The tensor's own memory, in logical order."""
         return self._views[name]
 
+    def memory(self, name: str) -> Memory:
+        """The allocation that holds the tensor, on the host and on the device."""
+        return self._memories[name]
+
     def load(self, plan: Plan) -> None:
         """Make this the plan of the runs that follow."""
         steps: list[Step] = []

@@ -64,13 +64,42 @@ class Candidates:
         return self.node.op
 
 
+@dataclass(frozen=True)
+class Evaluated(Candidates):
+    """Candidate cuts with what they should cost; a side without a part has 0 us."""
+
+    cpu_us: Floats
+    gpu_us: Floats
+    sync_us: Floats
+
+    @property
+    def total_us(self) -> Floats:
+        """Of the layer: the longer side and the hand-over."""
+        return np.asarray(np.maximum(self.gpu_us, self.cpu_us) + self.sync_us)
+
+    def choice(self, index: int) -> Choice:
+        """One of the candidates with its costs."""
+        us = (float(array[index]) for array in (self.cpu_us, self.gpu_us, self.sync_us, self.total_us))
+        return Choice(self.axes[index], self.cuts[index], Costs(*us))
+
+
 def make_plan(graph: Graph, costs: CostSource, resources: Resources) -> Plan:
     """Each layer at the cut that lets both sides finish soonest, by ``costs``."""
     return assemble(graph, choose_cuts(graph, costs, resources), costs, resources)
 
 
 def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[str, Choice]:
-    """The best choice per split node; one batched prediction per kind and side."""
+    """The best choice per split node."""
+    choices = {}
+    for layer in evaluate(graph, costs, resources):
+        split = (layer.gpu_us > 0) & (layer.cpu_us > 0)
+        # Between equals a choice with one side is preferred: it cannot be held up by the other.
+        choices[layer.node.name] = layer.choice(int(np.argmin(layer.total_us + np.where(split, 1e-3 * layer.total_us, 0))))
+    return choices
+
+
+def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Evaluated]:
+    """What every candidate cut of every split node should cost; one batched prediction per kind and side."""
     nodes = graph.split_nodes()
     traits = resources.traits
     if traits is None:
@@ -78,19 +107,11 @@ def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[s
     else:
         candidates = [_candidates(node, traits, resources.split) for node in nodes]
     gpu_us, cpu_us = _predict(candidates, costs, resources)
-    choices = {}
+    evaluated = []
     for layer, gpu, cpu in zip(candidates, gpu_us, cpu_us, strict=True):
-        split = (gpu > 0) & (cpu > 0)
         sync = np.where(gpu > 0, costs.sync_us(), 0.0)
-        total = np.maximum(gpu, cpu) + sync
-        # Between equals a choice with one side is preferred: it cannot be held up by the other.
-        best = int(np.argmin(total + np.where(split, 1e-3 * total, 0.0)))
-        choices[layer.node.name] = Choice(
-            layer.axes[best],
-            layer.cuts[best],
-            Costs(float(cpu[best]), float(gpu[best]), float(sync[best]), float(total[best])),
-        )
-    return choices
+        evaluated.append(Evaluated(layer.node, layer.axes, layer.cuts, cpu, gpu, sync))
+    return evaluated
 
 
 def assemble(

@@ -180,9 +180,7 @@ class Journal:
         try:
             return self.path.open("a+b" if resume else "x+b")
         except FileExistsError as error:
-            raise ProfileError(
-                f"{self.path} exists; go on with it by --resume, or choose another folder"
-            ) from error
+            raise ProfileError(f"{self.path} exists; go on with it by --resume, or choose another folder") from error
         except OSError as error:
             raise ProfileError(f"cannot write {self.path}: {error.strerror}") from error
 
@@ -219,8 +217,9 @@ class Journal:
 
 def op_row(op: SplitOp) -> dict[str, Any]:
     """The op's part of a line: its kind, fields and activation."""
+    assert isinstance(op, Linear | Conv2d)
     values = {name: int(column[0]) for name, column in op.columns().items()}
-    return {"kind": op.kind, **values, "activation": getattr(op, "activation").kind}
+    return {"kind": op.kind, **values, "activation": op.activation.kind}
 
 
 def read_measurements(folder: Path) -> list[Measurement]:

@@ -23,11 +23,11 @@ from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
 from coexec.errors import DeviceError, ProfileError
 from coexec.launch import launch
 from coexec.measure import LayerRig, Timing, interleaved
+from coexec.networks import conv
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.linear import Linear
-from coexec.networks import conv
 from coexec.plan import Plan, Task
-from coexec.planner import Choice, Resources, aligned_cuts, assemble, parts_of
+from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.profile_files import (
     DEVICE,
     HEADER,
@@ -289,10 +289,16 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
     )
     return {
         **op_row(op),
-        **{"axis": axis, "cut": cut, "threads": threads, "compute_units": sync.session.compute_units},
-        **{"cpu_us": f"{cpu.median_us:.3f}", "gpu_us": f"{gpu.median_us:.3f}", "split_us": f"{split.median_us:.3f}"},
+        "axis": axis,
+        "cut": cut,
+        "threads": threads,
+        "compute_units": sync.session.compute_units,
+        "cpu_us": f"{cpu.median_us:.3f}",
+        "gpu_us": f"{gpu.median_us:.3f}",
+        "split_us": f"{split.median_us:.3f}",
         "sync_us": f"{max(split.median_us - max(cpu.median_us, gpu.median_us), 0.0):.3f}",
-        **{"spread": f"{split.spread:.4f}", "repeats": split.repeats},
+        "spread": f"{split.spread:.4f}",
+        "repeats": split.repeats,
     }
 
 

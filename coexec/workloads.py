@@ -165,7 +165,7 @@ def _linear(p: Point) -> Linear:
 
 def _conv(p: Point, c_in: int, c_out: int, kh: int, kw: int, stride: int, groups: int = 1) -> Conv2d:
     """Sizes, dilation and padding from the point; mostly padded to keep the size."""
-    dilation = 2 if 0.9 < p.padding and max(kh, kw) > 1 else 1
+    dilation = 2 if p.padding > 0.9 and max(kh, kw) > 1 else 1
     pads = (dilation * (kh - 1) // 2, dilation * (kw - 1) // 2) if p.padding < 0.85 else (0, 0)
     reach = dilation * (max(kh, kw) - 1) + 1
     height = max(round(_log(p.size, 2, 320)), reach)
@@ -246,8 +246,11 @@ def _parts(layer: SplitOp, p: Point, traits: GpuTraits) -> tuple[SplitOp, SplitO
 
 def _measurable(op: SplitOp) -> bool:
     """Neither trivial nor so large that one measurement takes seconds."""
-    if isinstance(op, Conv2d):
-        if op.OH < 1 or op.OW < 1 or 4 * op.OW * op.KH * op.KW * op.C_in > MAX_PATCH_ROW_BYTES:
-            return False
+    if isinstance(op, Conv2d) and (min(op.OH, op.OW) < 1 or _patch_row_bytes(op) > MAX_PATCH_ROW_BYTES):
+        return False
     flops = op.flops([])
     return MIN_FLOPS <= flops <= MAX_FLOPS and int(traffic_bytes(op.kind, op.columns())[0]) <= MAX_BYTES
+
+
+def _patch_row_bytes(op: Conv2d) -> int:
+    return 4 * op.OW * op.KH * op.KW * op.C_in

@@ -24,9 +24,20 @@ from coexec.ops.linear import Linear
 VERSION = 1
 """To be raised when a feature of an old name means something new."""
 
-NOMINAL_FLOPS_PER_US = 1e5
-NOMINAL_BYTES_PER_US = 1e4
-NOMINAL_CALL_US = 1.0
+WORK_TERMS: dict[str, tuple[str, ...]] = {
+    "gpu": (
+        *("busiest_flops", "busiest_outputs", "tile_flops", "traffic_bytes", "packed_bytes", "work_groups", "waves"),
+        *("finish_bytes", "curve_bytes"),
+    ),
+    "cpu": (
+        *("flops_per_thread", "flops", "traffic_bytes", "gathered_bytes", "matmuls", "tap_calls", "tap_bytes"),
+        *("output_bytes", "finish_bytes", "curve_bytes"),
+    ),
+}
+"""Features of which a part's time is, roughly, a sum with fixed rates (and a constant)."""
+
+CURVES_FROM = 4
+"""Activations from this code on evaluate a curve (exp, tanh, erf) per element."""
 
 Features = dict[str, Floats]
 """Feature name -> one value per part."""
@@ -35,7 +46,7 @@ _PROBES = {"linear": Linear(8, 8, 8), "conv2d": Conv2d(1, 8, 8, 8, 8, 3, 3)}
 
 
 def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> Features:
-    """Features of parts on the GPU side, launched as ``launches`` says; ``nominal_us`` is a rough time."""
+    """Features of parts on the GPU side, launched as ``launches`` says."""
     features = _shape_features(kind, columns)
     traits, tiling = launches.traits, launches.tiling
     groups, waves = launches.work_groups, launches.waves
@@ -54,23 +65,25 @@ def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> 
         "tail_fill": groups / np.maximum(waves * traits.compute_units, 1),
         "tile_flops": _floats(tiling.tile_flops),
         "work_group_flops": per_group,
+        "busiest_flops": per_group * waves,
+        "busiest_outputs": per_group * waves / (2 * features["depth"]),
         "padding_ratio": tiling.tile_flops / np.maximum(features["flops"], 1),
         "packed_bytes": _floats(tiling.packed_bytes),
     }
-    busiest_us = per_group * waves / NOMINAL_FLOPS_PER_US
-    bytes_us = (features["traffic_bytes"] + tiling.packed_bytes) / NOMINAL_BYTES_PER_US
-    features["nominal_us"] = busiest_us + bytes_us + NOMINAL_CALL_US
     return features
 
 
 def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Features:
-    """Features of parts on the CPU side with so many threads; ``nominal_us`` is a rough time."""
+    """Features of parts on the CPU side with so many threads."""
     features = _shape_features(kind, columns)
     rows, channels, depth = features["rows"], features["channels"], features["depth"]
     zeros = np.zeros(len(rows))
     gathered, blocks, tap_calls = _cpu_conv_work(columns) if kind == "conv2d" else (zeros, zeros + 1, zeros)
     features |= {
         "threads": zeros + threads,
+        "flops_per_thread": features["flops"] / threads,
+        "matmuls": blocks * features["groups"],
+        "tap_bytes": 4 * tap_calls * features.get("output_width", zeros) * channels,
         "rows_mod_16": rows % 16,
         "channels_mod_16": channels % 16,
         "depth_mod_16": depth % 16,
@@ -80,15 +93,18 @@ def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Featur
         "rows_per_block": rows / np.maximum(blocks, 1),
         "cache_bytes": 4 * (depth * channels + np.minimum(rows, 256) * (depth + channels)),
     }
-    work_us = features["flops"] / (threads * NOMINAL_FLOPS_PER_US)
-    bytes_us = (features["traffic_bytes"] + 2 * gathered) / NOMINAL_BYTES_PER_US
-    features["nominal_us"] = work_us + bytes_us + (blocks + features["groups"]) * NOMINAL_CALL_US
     return features
 
 
 def matrix(features: Features, names: tuple[str, ...]) -> Floats:
     """Features as float64 [parts, names]."""
     return np.stack([_floats(features[name]) for name in names], axis=1)
+
+
+def work_matrix(side: str, features: Features) -> Floats:
+    """[parts, 1 + terms]: a column of ones and the WORK_TERMS of the side."""
+    rows = matrix(features, WORK_TERMS[side])
+    return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
 
 @cache
@@ -104,7 +120,7 @@ def feature_names(side: str, kind: str) -> tuple[str, ...]:
 
 def features_hash(side: str, kind: str) -> str:
     """Tells whether a model was trained on the features that this version computes."""
-    text = f"{VERSION} {side} {kind} {' '.join(feature_names(side, kind))}"
+    text = f"{VERSION} {side} {kind} {' '.join(feature_names(side, kind))} {' '.join(WORK_TERMS[side])}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -112,8 +128,12 @@ def _shape_features(kind: str, c: Mapping[str, Ints]) -> Features:
     own = _linear_shape(c) if kind == "linear" else _conv_shape(c)
     work, moved = _floats(flops(kind, c)), _floats(traffic_bytes(kind, c))
     activation = c.get("activation", np.zeros(len(work), np.int64))
+    output_bytes = 4 * own["rows"] * own["channels"]
+    steps = c["bias"] + c["residual"] + (activation > 0)
     return own | {
-        "output_bytes": 4 * own["rows"] * own["channels"],
+        "output_bytes": output_bytes,
+        "finish_bytes": output_bytes * steps,
+        "curve_bytes": output_bytes * (activation >= CURVES_FROM),
         "weight_bytes": 4 * own["depth"] * own["channels"],
         "bias": _floats(c["bias"]),
         "residual": _floats(c["residual"]),

@@ -17,7 +17,8 @@ from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import Columns, Ints
-from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix
+from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix, work_matrix
+from coexec.predictors.latency import LatencyModel
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
 from coexec.profile_files import DEVICE, DeviceRecord
 
@@ -35,8 +36,10 @@ class Predictors:
         self.name = f"profile {name}"
         self.device = device
         self.reports = [report for report, _ in models]
-        self._boosters = {
-            (report.processor, report.implementation): _booster(name, report, text)
+        self._models = {
+            (report.processor, report.implementation): LatencyModel(
+                np.array(report.work_us), _booster(name, report, text)
+            )
             for report, text in models
             if text is not None
         }
@@ -78,13 +81,14 @@ class Predictors:
 
     def _predict(self, side: str, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
         rows = matrix(features, feature_names(side, kind))
-        out = np.array(features["nominal_us"])
+        work = work_matrix(side, features)
+        out = np.empty(len(rows))
         for index in np.unique(chosen):
             mine = chosen == index
-            booster = self._boosters.get((side, names[int(index)]))
-            if booster is None:
+            model = self._models.get((side, names[int(index)]))
+            if model is None:
                 raise ProfileError(self._refusal(side, names[int(index)]))
-            out[mine] *= np.exp(booster.predict(rows[mine], num_threads=1))
+            out[mine] = model.predict(rows[mine], work[mine])
         return out
 
     def _refusal(self, side: str, implementation: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coexec.errors import ProfileError
-from coexec.predictors.features import feature_names, features_hash
+from coexec.predictors.features import WORK_TERMS, feature_names, features_hash
 from coexec.profile_files import SCHEMA, check_schema, read_json, read_text, write_json, write_text
 
 PREDICTORS = "predictors.json"
@@ -28,6 +28,7 @@ class ModelReport:
         within_10pct: share of those predicted within 10 %.
         note: why there is no model; "" if there is one (mape and within_10pct are None without).
         parameters: LightGBM parameters that differ from its own defaults.
+        work_us: microseconds of the constant and per unit of each of the side's WORK_TERMS.
     """
 
     processor: str
@@ -38,15 +39,14 @@ class ModelReport:
     within_10pct: float | None
     note: str
     parameters: Mapping[str, Any]
+    work_us: tuple[float, ...] = ()
 
     @property
     def file(self) -> str:
         return f"{self.processor}_{self.implementation}.txt"
 
 
-def save_models(
-    folder: Path, models: Sequence[tuple[ModelReport, str | None]], environment: Mapping[str, Any]
-) -> None:
+def save_models(folder: Path, models: Sequence[tuple[ModelReport, str | None]], environment: Mapping[str, Any]) -> None:
     """Write each model's text and, last, the list that names them with their hashes."""
     entries = []
     for report, text in models:
@@ -57,7 +57,11 @@ def save_models(
         entries.append(entry)
     sides = sorted({(report.processor, report.op) for report, _ in models})
     features = {
-        f"{side} {kind}": {"hash": features_hash(side, kind), "names": list(feature_names(side, kind))}
+        f"{side} {kind}": {
+            "hash": features_hash(side, kind),
+            "names": list(feature_names(side, kind)),
+            "work_terms": list(WORK_TERMS[side]),
+        }
         for side, kind in sides
     }
     write_json(folder / PREDICTORS, {"schema": SCHEMA, **environment, "features": features, "models": entries})
@@ -87,8 +91,10 @@ def load_models(folder: Path) -> list[tuple[ModelReport, str | None]]:
 
 def _report(entry: Mapping[str, Any]) -> ModelReport:
     report = ModelReport(**{name: entry[name] for name in ModelReport.__dataclass_fields__})
-    if report.mape is not None and not math.isfinite(report.mape):
-        raise ValueError(f"the MAPE of {report.implementation} is {report.mape}")
+    numbers = [float(v) for v in (report.mape or 0.0, *report.work_us)]
+    terms = 1 + len(WORK_TERMS[report.processor])
+    if not all(math.isfinite(v) and v >= 0 for v in numbers) or len(report.work_us) not in (0, terms):
+        raise ValueError(f"the numbers of {report.implementation} make no sense")
     return report
 
 

@@ -1,15 +1,11 @@
-"""Trains a profile's latency predictors: LightGBM on log time, one model per side, kind and implementation.
-
-The models learn by which factor a part is slower than a rough estimate from its work (`nominal_us`), since
-trees cannot extrapolate: parts larger than all that were measured still scale with their work.
-"""
+"""Trains a profile's latency predictors: one `LatencyModel` per side, kind and implementation."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import import_module
 from pathlib import Path
@@ -24,28 +20,23 @@ from coexec.errors import ProfileError
 from coexec.kernels import KERNEL_BY_NAME
 from coexec.launch import launch
 from coexec.ops.base import stack_columns
-from coexec.predictors.features import cpu_features, feature_names, gpu_features, matrix
+from coexec.predictors.features import WORK_TERMS, cpu_features, feature_names, gpu_features, matrix, work_matrix
+from coexec.predictors.latency import fit
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, save_models
 from coexec.profile_files import MEASUREMENTS, DeviceRecord, Measurement, read_measurements
 
+Indices = npt.NDArray[np.int64]
+
 FOLDS = 5
 DEFAULTS: dict[str, Any] = {
-    "num_boost_round": 300,
-    "learning_rate": 0.06,
+    "num_boost_round": 150,
+    "learning_rate": 0.08,
     "num_leaves": 15,
     "min_data_in_leaf": 4,
     "lambda_l2": 0.5,
     "feature_fraction": 0.7,
 }
 """Parameters without tuning: small, since a profile has tens to some thousands of points per model."""
-
-FIXED: dict[str, Any] = {
-    "objective": "regression",
-    "num_threads": 1,
-    "deterministic": True,
-    "force_col_wise": True,
-    "verbosity": -1,
-}
 
 
 @dataclass(frozen=True)
@@ -72,14 +63,15 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class Table:
-    """The measurements of one implementation: features, log of time over nominal time, and groups.
+    """The measurements of one implementation.
 
     Rows of one group have nearly the same shape and never stand on both sides of a split.
     """
 
     features: Floats
-    target: Floats
-    groups: npt.NDArray[np.int64]
+    work: Floats
+    measured_us: Floats
+    groups: Indices
 
 
 def train(
@@ -152,10 +144,11 @@ def _train_one(
     parameters = dict(DEFAULTS)
     if tuning.trials:
         parameters |= _tune(f"{side} {implementation}", table, tuning)
-    off = np.abs(np.exp(cross_predict(table, parameters, tuning.seed) - table.target) - 1)
-    booster = _fit(table.features, table.target, parameters, tuning.seed, feature_names(side, kind))
+    off = np.abs(cross_predict(table, parameters, tuning.seed) / table.measured_us - 1)
+    names = feature_names(side, kind)
+    model = fit(table.features, table.work, table.measured_us, parameters, tuning.seed, names)
     made = report(round(float(off.mean()), 5), round(float((off <= 0.1).mean()), 5), "", parameters)
-    return made, booster.model_to_string()
+    return replace(made, work_us=tuple(model.work_us.tolist())), model.booster.model_to_string()
 
 
 def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Table:
@@ -163,65 +156,56 @@ def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Tab
     side, kind, implementation = measurements[0].side, measurements[0].kind, measurements[0].implementation
     names = feature_names(side, kind)
     features = np.empty((len(measurements), len(names)))
-    nominal = np.empty(len(measurements))
+    work = np.empty((len(measurements), 1 + len(WORK_TERMS[side])))
     workers = np.array([m.threads if side == "cpu" else m.compute_units for m in measurements])
     for count in np.unique(workers):
         mine = np.flatnonzero(workers == count)
-        columns = stack_columns([measurements[i].columns for i in mine])
+        columns = stack_columns([measurements[int(i)].columns for i in mine])
         if side == "cpu":
             made = cpu_features(kind, columns, int(count))
         else:
             made = gpu_features(kind, columns, launch(kind, columns, device.traits(int(count)), implementation))
         features[mine] = matrix(made, names)
-        nominal[mine] = made["nominal_us"]
+        work[mine] = work_matrix(side, made)
     measured = np.array([m.median_us for m in measurements])
-    return Table(features, np.log(measured / nominal), _groups(features, names))
+    return Table(features, work, measured, _groups(features, names))
 
 
 def cross_predict(table: Table, parameters: Mapping[str, Any], seed: int) -> Floats:
-    """Log ratio of each row as predicted by a model that has seen nothing like it."""
-    predicted = np.empty(len(table.target))
+    """Microseconds of each row as predicted by a model that has seen nothing like it."""
+    predicted = np.empty(len(table.measured_us))
     for known, unknown in _folds(table):
-        predicted[unknown] = _fit(table.features[known], table.target[known], parameters, seed).predict(
-            table.features[unknown], num_threads=1
-        )
+        predicted[unknown] = _predict_fold(table, known, unknown, parameters, seed)
     return predicted
 
 
-def _folds(table: Table) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+def _predict_fold(table: Table, known: Indices, unknown: Indices, parameters: Mapping[str, Any], seed: int) -> Floats:
+    model = fit(table.features[known], table.work[known], table.measured_us[known], parameters, seed)
+    return model.predict(table.features[unknown], table.work[unknown])
+
+
+def _folds(table: Table) -> list[tuple[Indices, Indices]]:
     """Grouped split: rows of one group are all in the training part or all in the test part."""
     splits = min(FOLDS, len(np.unique(table.groups)))
     if splits < 2:
         raise ProfileError("all measurements are of nearly the same shape; measure more by `coexec profile --resume`")
     folds = _needed("sklearn.model_selection").GroupKFold(n_splits=splits)
-    return list(folds.split(table.features, table.target, table.groups))
-
-
-def _fit(
-    features: Floats, target: Floats, parameters: Mapping[str, Any], seed: int, names: Sequence[str] = ()
-) -> Any:
-    import lightgbm
-
-    own = {**FIXED, **parameters, "seed": seed}
-    rounds = own.pop("num_boost_round")
-    data = lightgbm.Dataset(features, target, feature_name=list(names) or "auto", params={"verbosity": -1})
-    return lightgbm.train(own, data, num_boost_round=rounds)
+    return list(folds.split(table.features, groups=table.groups))
 
 
 def _tune(name: str, table: Table, tuning: _Tuning) -> dict[str, Any]:
     """Parameters with the least mean |log error| over the folds, after as many trials as are still missing."""
     optuna = _needed("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    digest = hashlib.sha256(table.features.tobytes() + table.target.tobytes()).hexdigest()[:12]
+    digest = hashlib.sha256(table.features.tobytes() + table.measured_us.tobytes()).hexdigest()[:12]
     folds = _folds(table)
 
     def objective(trial: Any) -> float:
         parameters = _suggest(trial)
         errors = []
         for step, (known, unknown) in enumerate(folds):
-            booster = _fit(table.features[known], table.target[known], parameters, tuning.seed)
-            predicted = booster.predict(table.features[unknown], num_threads=1)
-            errors.append(float(np.mean(np.abs(predicted - table.target[unknown]))))
+            predicted = _predict_fold(table, known, unknown, parameters, tuning.seed)
+            errors.append(float(np.mean(np.abs(np.log(predicted / table.measured_us[unknown])))))
             trial.report(float(np.mean(errors)), step)
             if trial.should_prune():
                 raise optuna.TrialPruned
@@ -248,8 +232,8 @@ def _tune(name: str, table: Table, tuning: _Tuning) -> dict[str, Any]:
 def _suggest(trial: Any) -> dict[str, Any]:
     """Ranges in which the models stay small enough to predict thousands of parts in tens of milliseconds."""
     return {
-        "num_boost_round": trial.suggest_int("num_boost_round", 100, 500),
-        "learning_rate": trial.suggest_float("learning_rate", 0.02, 0.2, log=True),
+        "num_boost_round": trial.suggest_int("num_boost_round", 50, 250),
+        "learning_rate": trial.suggest_float("learning_rate", 0.03, 0.2, log=True),
         "num_leaves": trial.suggest_int("num_leaves", 4, 31, log=True),
         "min_data_in_leaf": trial.suggest_int("min_data_in_leaf", 2, 20, log=True),
         "lambda_l2": trial.suggest_float("lambda_l2", 1e-2, 10.0, log=True),
@@ -257,7 +241,7 @@ def _suggest(trial: Any) -> dict[str, Any]:
     }
 
 
-def _groups(features: Floats, names: Sequence[str]) -> npt.NDArray[np.int64]:
+def _groups(features: Floats, names: Sequence[str]) -> Indices:
     """Number of the row's neighbourhood: sizes within a factor of 1.4 or so of one another."""
     index = [names.index(name) for name in ("rows", "depth", "channels", "groups")]
     rounded = np.round(2 * np.log2(np.maximum(features[:, index], 1)))

@@ -56,7 +56,7 @@ def load_layers(name_or_path: str | os.PathLike[str]) -> list[NamedLayer]:
         raise InputError(f"cannot read the layer file {source!r}: {reason}") from error
     try:
         entries = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{source} is not a layer file: no JSON ({error})") from error
     return _layers(source, entries)
 
@@ -100,19 +100,21 @@ def _linear(where: str, entry: Mapping[str, Any]) -> Linear:
 
 
 def _conv2d(where: str, entry: Mapping[str, Any]) -> Conv2d:
-    sizes = {field: _size(where, entry, field) for field in ("N", "C_in", "H", "W", "C_out", "KH", "KW", "groups")}
+    n, c_in, h, w, c_out, kh, kw, groups = (
+        _size(where, entry, field) for field in ("N", "C_in", "H", "W", "C_out", "KH", "KW", "groups")
+    )
     stride, padding = _pair(where, entry, "stride", 1), _pair(where, entry, "padding", 0)
-    groups = sizes["groups"]
-    if sizes["C_in"] % groups or sizes["C_out"] % groups:
-        raise InputError(f"{where}: {groups} groups do not divide C_in {sizes['C_in']} and C_out {sizes['C_out']}")
+    if c_in % groups or c_out % groups:
+        raise InputError(f"{where}: {groups} groups do not divide C_in {c_in} and C_out {c_out}")
     op = Conv2d(
-        **sizes,
+        *(n, c_in, h, w, c_out, kh, kw),
         stride_h=stride[0],
         stride_w=stride[1],
         pad_top=padding[0],
         pad_left=padding[1],
         pad_bottom=padding[0],
         pad_right=padding[1],
+        groups=groups,
         bias=_bias(where, entry),
         activation=_activation(where, entry),
     )
@@ -167,9 +169,7 @@ def _bias(where: str, entry: Mapping[str, Any]) -> bool:
 def _activation(where: str, entry: Mapping[str, Any]) -> Activation:
     value = entry.get("activation", "none")
     if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise InputError(
-            f"{where}: 'activation' must be one of {', '.join(ACTIVATIONS)}, not {json.dumps(value)[:40]}"
-        )
+        raise InputError(f"{where}: 'activation' must be one of {', '.join(ACTIVATIONS)}, not {json.dumps(value)[:40]}")
     return Activation(value, *PARAMETERS.get(value, (0.0, 0.0)))
 
 

@@ -1,0 +1,81 @@
+"""Reads what users type on the command line. Every function raises InputError with one line."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from coexec.device import DeviceInfo, cpu_cores
+from coexec.errors import InputError
+from coexec.layout import Shape
+
+UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def named_model(text: str) -> Any:
+    """A model by its file or by its name in `coexec.zoo`: the path as it is, or an ``onnx.ModelProto``."""
+    if Path(text).exists() or Path(text).suffix or os.sep in text:
+        return text
+    from coexec import zoo
+
+    names = list(zoo.__all__)
+    if text in names:
+        return getattr(zoo, text)()
+    raise InputError(f"no model file {text!r} here, and no model of coexec.zoo is called that ({', '.join(names)})")
+
+
+def model_title(text: str) -> str:
+    """What to call the model in a table: its zoo name, or its file's name without the ending."""
+    return Path(text).stem if Path(text).suffix else text
+
+
+def input_shapes(texts: Iterable[str]) -> dict[str, Shape]:
+    """Shapes out of texts such as "input=1x3x224x224"."""
+    shapes: dict[str, Shape] = {}
+    for text in texts:
+        name, equals, sizes = text.rpartition("=")
+        if not equals or not name or not re.fullmatch(r"\d{1,9}([x,]\d{1,9})*", sizes):
+            raise InputError(f"--input-shape {text!r} is not of the form name=1x3x224x224")
+        shapes[name] = tuple(int(size) for size in re.split("[x,]", sizes))
+    return shapes
+
+
+def duration_s(text: str) -> float:
+    """Seconds out of "90", "90s", "20m" or "1.5h"."""
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip().lower())
+    if not match or match[2] not in UNITS_S:
+        raise InputError(f"{text!r} is not a duration; write 90s, 20m or 1h")
+    seconds = float(match[1]) * UNITS_S[match[2]]
+    if not (0 < seconds < math.inf):
+        raise InputError(f"{text!r} is not a duration longer than 0")
+    return seconds
+
+
+def check_target(option: str, target: str | None, sources: Iterable[str | None] = ()) -> None:
+    """Refuse an output file that cannot be written or is one of the input files, before any work is done."""
+    if target is None:
+        return
+    path = Path(target)
+    if path.is_dir():
+        raise InputError(f"{option} {target} is a folder; name a file")
+    if not path.absolute().parent.is_dir():
+        raise InputError(f"{option} {target}: there is no folder {path.absolute().parent}; make it first")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise InputError(f"{option} {target}: the folder {path.absolute().parent} is not writable")
+    for source in sources:
+        if source and path.exists() and Path(source).exists() and path.samefile(source):
+            raise InputError(f"{option} {target} is also what is read; name another file")
+
+
+def check_shares(info: DeviceInfo | None, cpu_threads: int | None, compute_units: int | None) -> None:
+    """Refuse more threads or compute units than there are."""
+    if cpu_threads is not None and cpu_threads > cpu_cores():
+        raise InputError(f"--cpu-threads {cpu_threads}: this process may use {cpu_cores()} cores")
+    if compute_units is not None and info is None:
+        raise InputError(f"--compute-units {compute_units}: no OpenCL device is used here")
+    if compute_units is not None and info is not None and compute_units > info.compute_units:
+        raise InputError(f"--compute-units {compute_units}: {info.id} has {info.compute_units}")

@@ -1,0 +1,266 @@
+"""Split runs against onnxruntime: every tensor that survives fusion, at every cut, on every device.
+
+All tensors are filled with NaN before each run, on both sides, so that what a part leaves out is seen; each case
+runs twice and must give the same bits.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, ValueInfoProto
+
+from coexec.api import device_name, load_graph, opened
+from coexec.dependencies import boxes
+from coexec.device import DeviceInfo, cpu_cores, find_devices
+from coexec.errors import DeviceError
+from coexec.executor import Executor
+from coexec.experiment import Progress, quiet
+from coexec.graph import Graph
+from coexec.layout import Array
+from coexec.network_timing import random_feeds
+from coexec.ops.base import Axis
+from coexec.plan import Plan
+from coexec.planner import Resources, assemble, share_choices
+from coexec.sync import SYNC, copy_region, poll_event
+
+TOLERANCE = 1e-4
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
+AXES: tuple[Axis, ...] = ("channel", "row")
+TWIN = ":rows"
+"""The frontend calls a row-major copy of tensor ``x`` ``x:rows``."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """A device and one of the synchronisation strategies that it supports."""
+
+    info: DeviceInfo
+    sync: str
+
+    def __str__(self) -> str:
+        return f"{self.info.id} {self.sync}"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Every layer cut along one axis at about one share of the GPU."""
+
+    axis: Axis
+    share: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """One case: the largest error over all tensors, relative to the largest value of the same tensor."""
+
+    model: str
+    device: str
+    sync: str
+    axis: Axis
+    share: float
+    tensors: int
+    skipped: int
+    max_rel_error: float
+    worst: str
+    bit_equal: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.bit_equal and self.max_rel_error <= TOLERANCE and self.tensors > 0
+
+
+def find_links() -> list[Link]:
+    """Every usable device with every strategy that proves itself on it."""
+    links = []
+    for info in find_devices():
+        for name in SYNC if info.usable else ():
+            try:
+                opened(info, compute_units(info), name)
+            except DeviceError:
+                continue
+            links.append(Link(info, name))
+    return links
+
+
+def compute_units(info: DeviceInfo) -> int:
+    """An emulated GPU leaves the CPU side a core."""
+    return max(1, min(info.compute_units, cpu_cores() - 1)) if info.emulated_gpu else info.compute_units
+
+
+def all_cases(models: Sequence[str], links: Sequence[Link]) -> dict[str, dict[Link, list[Cut]]]:
+    """Model -> device and strategy -> cuts: every combination."""
+    cuts = [Cut(axis, share) for axis in AXES for share in SHARES]
+    return {model: dict.fromkeys(links, cuts) for model in models}
+
+
+def sample_cases(models: Sequence[str], links: Sequence[Link]) -> dict[str, dict[Link, list[Cut]]]:
+    """A small part of ``all_cases`` in which each model, device with strategy, axis and share occurs."""
+    cuts = [Cut(axis, share) for share in SHARES for axis in AXES]
+    rounds = max(len(models), len(links))
+    pairs = [(models[i % len(models)], links[i % len(links)]) for i in range(rounds)]
+    each = max(2, -(-len(cuts) // rounds))
+    # A stride that has no factor in common with the number of cuts visits them all.
+    order = itertools.cycle([cuts[(3 * i) % len(cuts)] for i in range(len(cuts))])
+    cases: dict[str, dict[Link, list[Cut]]] = {model: {} for model in models}
+    for model, link in pairs:
+        cases[model].setdefault(link, []).extend(itertools.islice(order, each))
+    return cases
+
+
+def check_models(
+    models: Mapping[str, Callable[[], ModelProto]],
+    cases: Mapping[str, Mapping[Link, Sequence[Cut]]],
+    progress: Progress | None = None,
+    on_result: Callable[[Result], None] | None = None,
+) -> list[Result]:
+    """Run the cases and compare; one model's memory is freed before the next is built.
+
+    Args:
+        models: name -> function that makes the ONNX model; only those in ``cases`` are made.
+        on_result: called with each result as it comes.
+    """
+    progress = progress or quiet
+    total = sum(len(cuts) for links in cases.values() for cuts in links.values())
+    results: list[Result] = []
+    for name, links in cases.items():
+        progress(len(results), total, name)
+        proto = models[name]()
+        graph = load_graph(proto)
+        feeds = random_feeds(graph)
+        reference = reference_tensors(proto, graph, feeds)
+        del proto
+        for link, cuts in links.items():
+            for result in _check_link(name, graph, feeds, reference, link, cuts):
+                results.append(result)
+                progress(len(results), total, f"{name} {link}")
+                if on_result:
+                    on_result(result)
+        del graph, reference
+        gc.collect()
+    return results
+
+
+def report(results: Iterable[Result]) -> dict[str, Any]:
+    """The results as a JSON document."""
+    rows = [{**asdict(r), "ok": r.ok} for r in results]
+    return {
+        "tolerance": TOLERANCE,
+        "cases": len(rows),
+        "failed": sum(not row["ok"] for row in rows),
+        "max_rel_error": max((row["max_rel_error"] for row in rows), default=0.0),
+        "results": rows,
+    }
+
+
+def reference_tensors(proto: ModelProto, graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """onnxruntime's value of every tensor of the graph that has one of its name, a twin's under the twin's name.
+
+    Outputs after a final softmax are left out: it turns absolute errors into relative ones.
+    """
+    import onnxruntime
+
+    made = {name for node in proto.graph.node for name in node.output if name}
+    wanted = {name: name.removesuffix(TWIN) for name in graph.tensors if name not in graph.inputs}
+    skip = _final_softmax(graph)
+    wanted = {name: source for name, source in wanted.items() if source in made and name not in skip}
+    kept = list(proto.graph.output)
+    extra = ModelProto()
+    extra.CopyFrom(proto)
+    del extra.graph.output[:]
+    known = {value.name: value for value in kept}
+    extra.graph.output.extend(known.get(n) or ValueInfoProto(name=n) for n in dict.fromkeys(wanted.values()))
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(extra.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    values = dict(zip(names, session.run(names, dict(feeds)), strict=True))
+    return {name: np.asarray(values[source]) for name, source in wanted.items()}
+
+
+def _final_softmax(graph: Graph) -> set[str]:
+    return {
+        name for node in graph.nodes for name in node.outputs if "softmax" in node.op.kind and name in graph.outputs
+    }
+
+
+def _check_link(
+    name: str,
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    reference: Mapping[str, Array],
+    link: Link,
+    cuts: Sequence[Cut],
+) -> Iterable[Result]:
+    units = compute_units(link.info)
+    threads = max(1, cpu_cores() - units) if link.info.emulated_gpu else cpu_cores()
+    use = Resources(link.info.id, device_name(link.info), link.info.traits(units), threads, link.sync)
+    executor = Executor(graph, opened(link.info, units, link.sync), threads)
+    for cut in cuts:
+        plan = assemble(graph, share_choices(graph, cut.axis, cut.share), None, use)
+        executor.load(plan)
+        first = {key: value.copy() for key, value in run_poisoned(executor, plan, feeds).items()}
+        second = run_poisoned(executor, plan, feeds)
+        equal = all(_same_bits(first[key], second[key]) for key in first)
+        worst, error = _worst(first, reference)
+        skipped = len(graph.tensors) - len(graph.inputs) - len(reference)
+        yield Result(name, link.info.id, link.sync, cut.axis, cut.share, len(reference), skipped, error, worst, equal)
+
+
+def run_poisoned(executor: Executor, plan: Plan, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Run once on tensors full of NaN; every tensor afterwards, as views of the executor's memory."""
+    graph, sync = executor.graph, executor.sync
+    separate = sync is not None and not sync.in_kernel
+    for name in graph.tensors:
+        view = executor.view(name)
+        view.fill(np.nan if view.dtype.kind == "f" else np.iinfo(view.dtype).max if view.dtype.kind in "iu" else True)
+        if separate:
+            _copy(executor, name, view, to_device=True)
+    executor.run(feeds)
+    if separate:
+        nodes = {node.name: node for node in graph.nodes}
+        for task in plan.tasks:
+            if task.side == "gpu":
+                for name, box in boxes(graph, nodes[task.node], task)[1].items():
+                    _copy(executor, name, executor.view(name)[box], to_device=False)
+    return {name: executor.view(name) for name in graph.tensors}
+
+
+def _copy(executor: Executor, name: str, view: Array, to_device: bool) -> None:
+    sync = executor.sync
+    assert sync is not None
+    event = copy_region(sync.session.queue, executor.memory(name), view, to_device)
+    if event is not None:
+        sync.session.queue.flush()
+        poll_event(event, sync.session)
+
+
+def _same_bits(a: Array, b: Array) -> bool:
+    return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
+
+
+def _worst(values: Mapping[str, Array], reference: Mapping[str, Array]) -> tuple[str, float]:
+    errors = {name: relative_error(values[name], expected) for name, expected in reference.items()}
+    worst = max(errors, key=lambda name: errors[name], default="")
+    return worst, errors.get(worst, 0.0)
+
+
+def relative_error(value: Array, expected: Array) -> float:
+    """max |value - expected| / max |expected|; infinite for wrong shapes and for NaN that is not expected."""
+    if value.shape != expected.shape:
+        return float("inf")
+    if expected.dtype.kind != "f":
+        return 0.0 if np.array_equal(value, expected) else float("inf")
+    if expected.size == 0:
+        return 0.0
+    with np.errstate(invalid="ignore"):
+        error = np.abs(value.astype(np.float64) - expected).max()
+    scale = np.abs(expected).max()
+    if not np.isfinite(error):
+        return float("inf")
+    return float(error / scale) if scale else float(error)

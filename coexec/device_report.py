@@ -1,0 +1,75 @@
+"""What this machine offers: its OpenCL devices, how each can synchronise, and its CPU side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coexec.backends.cpu import CPU_BY_NAME
+from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_devices
+from coexec.errors import DeviceError
+from coexec.sync import SYNC
+
+INSTALL_HINT = (
+    "install your GPU's OpenCL driver, or an OpenCL device that runs on the CPU: pip install 'coexec[cpu-device]'"
+)
+
+
+def device_report() -> dict[str, Any]:
+    """The document of `coexec devices --json`; opens every usable device for a moment."""
+    devices = find_devices()
+    return {
+        "devices": [_describe(info) for info in devices],
+        "cpu": {"model": cpu_model(), "cores": cpu_cores(), "backends": cpu_backends()},
+        "hint": _hint(devices),
+    }
+
+
+def cpu_backends() -> list[str]:
+    """Libraries that the CPU side's routines come from ("numpy" of numpy_matmul)."""
+    return sorted({name.partition("_")[0] for name in CPU_BY_NAME})
+
+
+def sync_strategies(info: DeviceInfo) -> tuple[list[str], dict[str, str]]:
+    """Strategies that prove themselves on the device, and for all others why not."""
+    proven: list[str] = []
+    refused: dict[str, str] = {}
+    for name, strategy in SYNC.items():
+        reason = strategy.obstacle(info)
+        if reason is None:
+            try:
+                strategy(Session(info))
+                proven.append(name)
+                continue
+            except DeviceError as error:
+                reason = str(error)
+        refused[name] = reason
+    return proven, refused
+
+
+def _describe(info: DeviceInfo) -> dict[str, Any]:
+    proven, refused = sync_strategies(info) if info.usable else ([], dict.fromkeys(SYNC, "the device is not usable"))
+    return {
+        "id": info.id,
+        "name": info.name,
+        "platform": info.platform,
+        "driver": info.driver,
+        "type": info.type,
+        "compute_units": info.compute_units,
+        "svm_capabilities": info.svm_capabilities,
+        "sync": proven,
+        "sync_unavailable": refused,
+        "emulated_gpu": info.emulated_gpu,
+        "usable": info.usable,
+        "reason": info.reason,
+    }
+
+
+def _hint(devices: tuple[DeviceInfo, ...]) -> str:
+    """What to do where there is no usable device; "" where there is one."""
+    if any(info.usable for info in devices):
+        return ""
+    try:
+        import pyopencl  # noqa: F401
+    except ImportError as error:
+        return f"pyopencl cannot be imported ({error}): pip install pyopencl; then {INSTALL_HINT}"
+    return INSTALL_HINT

@@ -1,0 +1,126 @@
+"""What validation and benchmarks share: the part of the machine that they use, and how they report it."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from coexec.api import CPU_ONLY, Option, choose_device, opened, resources
+from coexec.device import DeviceInfo, cpu_cores, cpu_model
+from coexec.errors import InputError
+from coexec.kernels.variant import GpuTraits
+from coexec.ops.base import SplitOp
+from coexec.planner import Choice, Resources
+from coexec.sync import Sync
+
+Progress = Callable[[int, int, str], None]
+"""Called with (steps done, all steps, what comes next)."""
+
+EXPERIMENT_PACKAGES = ("coexec", "numpy", "pyopencl", "lightgbm", "onnx")
+
+
+def quiet(done: int, total: int, text: str) -> None:
+    """The progress callback that shows nothing."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An open device and the shares of the machine that both sides have in an experiment."""
+
+    info: DeviceInfo
+    way: Option
+    use: Resources
+    sync: Sync
+
+    @property
+    def traits(self) -> GpuTraits:
+        return self.sync.session.traits
+
+    @property
+    def cpu_threads(self) -> int:
+        return self.way.cpu_threads
+
+
+def open_setting(
+    device: str | None = None,
+    cpu_threads: int | None = None,
+    compute_units: int | None = None,
+    sync: str | None = None,
+    cores: int | None = None,
+) -> Setting:
+    """Opens the device for an experiment on ``cores`` cores (default: all of the process).
+
+    An emulated GPU gets half of them, rounded down, and the CPU side the rest; with one core, each side
+    has one of its own. A real GPU is used whole. Raises DeviceError without a usable device.
+    """
+    if device == CPU_ONLY:
+        raise InputError("this compares two sides, so it needs an OpenCL device; leave out device='cpu'")
+    info = choose_device(device, strict=True)
+    assert info is not None  # strict
+    cores = min(cores or cpu_cores(), cpu_cores())
+    if not info.emulated_gpu:
+        units, threads = compute_units or info.compute_units, cpu_threads or cores
+    else:
+        fair = cores - cpu_threads if cpu_threads else cores // 2
+        units = compute_units or max(1, min(info.compute_units, fair))
+        threads = cpu_threads or max(1, cores - units)
+    way = Option(f"{units} + {threads}", units, threads)
+    link = opened(info, units, sync)
+    return Setting(info, way, resources(info, way, sync), link)
+
+
+def environment(setting: Setting, packages: Iterable[str] = ()) -> dict[str, Any]:
+    """Where and when figures were measured: versions, processor, device, driver, date. JSON values."""
+    info = setting.info
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "system": platform.platform(),
+        "python": sys.version.split()[0],
+        "versions": {name: version(name) for name in (*EXPERIMENT_PACKAGES, *packages)},
+        "cpu_model": cpu_model(),
+        "cores": cpu_cores(),
+        "device": info.id,
+        "device_name": info.name,
+        "platform": info.platform,
+        "driver": info.driver,
+        "emulated_gpu": info.emulated_gpu,
+        "compute_units": setting.way.compute_units,
+        "cpu_threads": setting.cpu_threads,
+        "sync": setting.sync.name,
+    }
+
+
+def version(package: str) -> str | None:
+    """Version of an installed distribution, None if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def only_cpu() -> Choice:
+    """The CPU side computes the whole layer."""
+    return Choice("channel", 0)
+
+
+def only_gpu(op: SplitOp) -> Choice:
+    """The GPU side computes the whole layer."""
+    return Choice("channel", op.units("channel"))
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """Geometric mean of positive values; 1 of none."""
+    logs = np.log(list(values))
+    return float(np.exp(logs.mean())) if logs.size else 1.0
+
+
+def ideal_us(cpu_us: float, gpu_us: float) -> float:
+    """Time of a layer whose work is divided perfectly and whose hand-over is free."""
+    return 1 / (1 / cpu_us + 1 / gpu_us)

@@ -1,0 +1,78 @@
+"""A short profile of each device that is here: measured, resumed, trained on nothing it did not measure."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from coexec.backends.cpu import CPU_BY_NAME
+from coexec.device import DeviceInfo, find_devices
+from coexec.errors import DeviceError, ProfileError
+from coexec.kernels import KERNEL_BY_NAME
+from coexec.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
+from coexec.profiling import Progress, profile
+
+pytestmark = pytest.mark.opencl
+
+DEVICES = [d for d in find_devices() if d.usable]
+needs_device = pytest.mark.skipif(not DEVICES, reason="no usable OpenCL device here")
+
+
+@needs_device
+@pytest.mark.parametrize("info", DEVICES, ids=lambda d: d.id)
+def test_a_short_profile_can_be_resumed(info: DeviceInfo, tmp_path: Path) -> None:
+    folder, seen = tmp_path / "p", list[Progress]()
+    first = profile(info.id, folder, budget_s=4, progress=seen.append)
+    rows = read_measurements(folder)
+    assert first.points == first.added == len(rows) >= 2
+    assert seen[-1].points == len(rows) and seen[-1].budget_s == 4
+    record = DeviceRecord.load(folder)
+    assert (record.device_name, record.driver, record.emulated_gpu) == (info.name, info.driver, info.emulated_gpu)
+    assert record.sync and record.sync_us >= 0
+
+    before = (folder / MEASUREMENTS).read_bytes()
+    with pytest.raises(ProfileError, match="exists"):
+        profile(info.id, folder, budget_s=2)
+    assert (folder / MEASUREMENTS).read_bytes() == before
+    with (folder / MEASUREMENTS).open("ab") as journal:
+        journal.write(b"9,gpu,lin")
+
+    second = profile(info.id, folder, budget_s=3, resume=True)
+    after = read_measurements(folder)
+    assert second.points == len(after) == len(rows) + second.added > len(rows)
+    assert (folder / MEASUREMENTS).read_bytes().startswith(before)
+    assert len({m.sample for m in after}) == len(after) / 2, "a workload was measured twice"
+    assert len(DeviceRecord.load(folder).sessions) == 2
+
+    for m in after:
+        known = CPU_BY_NAME if m.side == "cpu" else KERNEL_BY_NAME
+        assert m.implementation in known
+        assert (m.threads in record.threads) if m.side == "cpu" else (m.compute_units in record.compute_units)
+    with (folder / SYNC_COSTS).open() as file:
+        for row in csv.DictReader(file):
+            alone = max(float(row["cpu_us"]), float(row["gpu_us"]))
+            extra = float(row["split_us"]) - alone
+            assert float(row["sync_us"]) == pytest.approx(max(extra, 0), abs=0.01)
+
+
+@needs_device
+def test_another_devices_profile_is_not_resumed(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    profile(DEVICES[0].id, folder, budget_s=1)
+    path = folder / DEVICE
+    text = path.read_text()
+    path.write_text(text.replace('"driver": "', '"driver": "other '))
+    before = (folder / MEASUREMENTS).read_bytes()
+    with pytest.raises(ProfileError, match="was measured with driver 'other"):
+        profile(DEVICES[0].id, folder, budget_s=1, resume=True)
+    assert (folder / MEASUREMENTS).read_bytes() == before
+
+
+def test_unknown_devices_and_budgets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match="no OpenCL device 'nowhere:7'"):
+        profile("nowhere:7", tmp_path / "p")
+    with pytest.raises(ProfileError, match="budget"):
+        profile(None, tmp_path / "p", budget_s=0)
+    assert not (tmp_path / "p").exists()
