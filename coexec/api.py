@@ -101,6 +101,10 @@ def build(graph: Graph, plan: Plan) -> Model:
         raise PlanError(
             f"the plan was made for {plan.device_name!r}, {plan.device} is {device_name(info)!r} here; make it again"
         )
+    if plan.compute_units > info.compute_units:
+        raise PlanError(
+            f"the plan uses {plan.compute_units} compute units, {info.id} has {info.compute_units}; make it again"
+        )
     sync = opened(info, plan.compute_units, plan.sync or None)
     return Model(graph, plan, Executor(graph, sync, plan.cpu_threads))
 
@@ -135,7 +139,8 @@ def ways_to_share(
         return [Option("cpu + gpu", compute_units or device_units, cpu_threads or cores)]
     if cpu_threads or compute_units:
         units = compute_units or max(1, min(device_units, cores - (cpu_threads or 0)))
-        return [Option(f"{units} + {cpu_threads or max(1, cores - units)}", units, cpu_threads or max(1, cores - units))]
+        threads = cpu_threads or max(1, cores - units)
+        return [Option(f"{units} + {threads}", units, threads)]
     most = min(device_units, cores)
     ways = [Option(f"{k} + {cores - k}", k, cores - k) for k in range(1, most) if cores > k]
     return [*ways, Option("all cores in turn", most, cores, split=False)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ def named_model(text: str) -> Any:
         return text
     from coexec import zoo
 
-    names = list(zoo.__all__)
-    if text in names:
-        return getattr(zoo, text)()
-    raise InputError(f"no model file {text!r} here, and no model of coexec.zoo is called that ({', '.join(names)})")
+    if text in zoo.MODELS:
+        return zoo.build(text)
+    raise InputError(f"no model file {text!r} here, and none of coexec.zoo is called that ({', '.join(zoo.MODELS)})")
 
 
 def model_title(text: str) -> str:
@@ -79,3 +78,11 @@ def check_shares(info: DeviceInfo | None, cpu_threads: int | None, compute_units
         raise InputError(f"--compute-units {compute_units}: no OpenCL device is used here")
     if compute_units is not None and info is not None and compute_units > info.compute_units:
         raise InputError(f"--compute-units {compute_units}: {info.id} has {info.compute_units}")
+
+
+def one_of(given: Mapping[str, str | None]) -> None:
+    """Refuse anything but exactly one of these arguments."""
+    present = [name for name, value in given.items() if value is not None]
+    if len(present) != 1:
+        what = f"not {' and '.join(present)}" if present else "none is given"
+        raise InputError(f"name one of {', '.join(given)}; {what}")

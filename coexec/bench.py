@@ -11,10 +11,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from coexec.api import best_plan, cost_source, load_graph, opened
+from coexec.arguments import model_title, named_model
 from coexec.costs import CostSource
 from coexec.errors import InputError
 from coexec.executor import Executor
@@ -112,7 +112,7 @@ def bench_models(
     for done, given in enumerate(models):
         name = model_name(given)
         progress(done, len(models), name)
-        model = find_model(given)
+        model = named_model(given) if isinstance(given, str) else given
         graph = load_graph(model)
         way = setting.way
         plan = best_plan(graph, setting.info, profile, way.cpu_threads, way.compute_units, sync, planning_seconds)
@@ -121,23 +121,9 @@ def bench_models(
     return {"environment": _environment(setting, chosen, threads, effort), "models": rows, "layers": []}
 
 
-def find_model(given: Any) -> Any:
-    """A path or ModelProto as it is, a name of the zoo as its model; InputError for anything else."""
-    if not isinstance(given, str) or Path(given).exists() or given.endswith(".onnx"):
-        return given
-    from coexec import zoo
-
-    make = None if given.startswith("_") else getattr(zoo, given, None)
-    if not callable(make):
-        raise InputError(f"{given!r} is neither a model file nor a model of coexec.zoo")
-    return make()
-
-
 def model_name(given: Any) -> str:
-    """What a report calls a model."""
-    if isinstance(given, str | os.PathLike):
-        return Path(given).stem if os.fspath(given).endswith(".onnx") else os.fspath(given)
-    return str(given.graph.name) if hasattr(given, "graph") else str(given)
+    """What a report calls a model: by its file, its zoo name, or what it calls itself."""
+    return model_title(os.fspath(given)) if isinstance(given, str | os.PathLike) else str(given.graph.name)
 
 
 def _start(

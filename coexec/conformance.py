@@ -27,6 +27,7 @@ from coexec.network_timing import random_feeds
 from coexec.ops.base import Axis
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
+from coexec.reference_check import relative_error
 from coexec.sync import SYNC, copy_region, poll_event
 
 TOLERANCE = 1e-4
@@ -226,7 +227,7 @@ def run_poisoned(executor: Executor, plan: Plan, feeds: Mapping[str, Array]) -> 
         nodes = {node.name: node for node in graph.nodes}
         for task in plan.tasks:
             if task.side == "gpu":
-                for name, box in boxes(graph, nodes[task.node], task)[1].items():
+                for name, box in boxes(graph, nodes[task.node], task)[1]:
                     _copy(executor, name, executor.view(name)[box], to_device=False)
     return {name: executor.view(name) for name in graph.tensors}
 
@@ -248,19 +249,3 @@ def _worst(values: Mapping[str, Array], reference: Mapping[str, Array]) -> tuple
     errors = {name: relative_error(values[name], expected) for name, expected in reference.items()}
     worst = max(errors, key=lambda name: errors[name], default="")
     return worst, errors.get(worst, 0.0)
-
-
-def relative_error(value: Array, expected: Array) -> float:
-    """max |value - expected| / max |expected|; infinite for wrong shapes and for NaN that is not expected."""
-    if value.shape != expected.shape:
-        return float("inf")
-    if expected.dtype.kind != "f":
-        return 0.0 if np.array_equal(value, expected) else float("inf")
-    if expected.size == 0:
-        return 0.0
-    with np.errstate(invalid="ignore"):
-        error = np.abs(value.astype(np.float64) - expected).max()
-    scale = np.abs(expected).max()
-    if not np.isfinite(error):
-        return float("inf")
-    return float(error / scale) if scale else float(error)

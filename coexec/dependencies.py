@@ -11,24 +11,30 @@ from coexec.ops.base import Box, SplitOp
 from coexec.plan import Side, Task
 
 
-def boxes(graph: Graph, node: Node, task: Task) -> tuple[dict[str, Box], dict[str, Box]]:
-    """Logical boxes of the tensors that a task reads, and of those that it writes."""
+NamedBox = tuple[str, Box]
+
+
+def boxes(graph: Graph, node: Node, task: Task) -> tuple[list[NamedBox], list[NamedBox]]:
+    """Logical boxes (tensor name, box) that a task reads, and those that it writes.
+
+    A tensor that goes into several ports (x and residual) is listed once per port.
+    """
     op = node.op
     shapes = {name: graph.tensors[name].shape for name in (*node.inputs, *node.outputs) if name in graph.tensors}
     if not isinstance(op, SplitOp) or task.axis == "none":
         whole = {name: (slice(None),) * len(shape) for name, shape in shapes.items()}
         return (
-            {name: whole[name] for name in node.inputs if name in whole},
-            {name: whole[name] for name in node.outputs if name in whole},
+            [(name, whole[name]) for name in node.inputs if name in whole],
+            [(name, whole[name]) for name in node.outputs if name in whole],
         )
     part = op.part(task.axis, task.start, task.stop)
-    reads = {
-        name: op.logical_box(box, port, shapes[name])
+    reads = [
+        (name, op.logical_box(box, port, shapes[name]))
         for port, (name, box) in enumerate(zip(node.inputs, part.inputs, strict=False))
         if name in shapes
-    }
+    ]
     output = node.outputs[0]
-    return reads, {output: op.logical_box(part.output, -1, shapes[output])}
+    return reads, [(output, op.logical_box(part.output, -1, shapes[output]))]
 
 
 def add_waits(graph: Graph, tasks: Sequence[Task]) -> list[Task]:
@@ -41,11 +47,11 @@ def add_waits(graph: Graph, tasks: Sequence[Task]) -> list[Task]:
         reads, writes = boxes(graph, nodes[task.node], task)
         counts[task.side] += 1
         wait_for = 0
-        for name, box in reads.items():
+        for name, box in reads:
             for side, number, other in written.get(name, ()):
                 if side != task.side and number > wait_for and overlap(box, other, graph.tensors[name].shape):
                     wait_for = number
-        for name, box in writes.items():
+        for name, box in writes:
             written.setdefault(name, []).append((task.side, counts[task.side], box))
         result.append(replace(task, wait_for=wait_for))
     return result

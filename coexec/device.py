@@ -151,6 +151,8 @@ class Session:
         self.traits = info.traits(self.compute_units)
         self.turn = _turn(info.id)
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
+        self.warm: set[Any] = set()
+        """Programs whose kernel has been launched once."""
 
     def build(self, name: str, options: dict[str, int]) -> Any:
         """The built program of a kernel file with these -D options."""
@@ -171,30 +173,30 @@ class Session:
                 raise DeviceError(f"{self.info.id} cannot build kernel {name}: {first.strip()}") from error
         return self._programs[key]
 
-    def _pinned_workers(self) -> set[int]:
-        return opencl_runtime.worker_threads() if self.info.emulated_gpu else set()
-
     @contextmanager
     def cores(self, cpu_threads: int) -> Iterator[None]:
         """Keep an emulated GPU's workers and the calling thread on different cores while inside.
 
-        The scheduler otherwise now and then leaves both on one core although another is free.
+        The scheduler otherwise now and then leaves both on one core although another is free. A worker that
+        the driver starts meanwhile inherits the calling thread's core; it is moved at the next run.
         """
-        mine = os.sched_getaffinity(0)
-        ordered = sorted(mine)
-        if not self.info.emulated_gpu or self.compute_units + cpu_threads > len(ordered):
-            for thread in self._pinned_workers():
-                _set_affinity(thread, mine)
+        if not self.info.emulated_gpu:
             yield
             return
-        theirs = set(ordered[-self.compute_units :])
-        for thread in self._pinned_workers():
-            _set_affinity(thread, theirs)
-        _set_affinity(0, set(ordered) - theirs)
-        try:
-            yield
-        finally:
-            _set_affinity(0, mine)
+        mine = os.sched_getaffinity(0)
+        ordered = sorted(mine)
+        shared = self.compute_units + cpu_threads > len(ordered)
+        theirs = mine if shared else set(ordered[-self.compute_units :])
+        with opencl_runtime.adopting_threads():
+            opencl_runtime.pin_workers(theirs)
+            if shared:
+                yield
+                return
+            opencl_runtime.set_affinity(0, mine - theirs)
+            try:
+                yield
+            finally:
+                opencl_runtime.set_affinity(0, mine)
 
 
 _turns: dict[str, threading.RLock] = {}
@@ -209,13 +211,6 @@ def quiet_build(program: Any, options: list[str]) -> Any:
 
 def _turn(device_id: str) -> threading.RLock:
     return _turns.setdefault(device_id, threading.RLock())
-
-
-def _set_affinity(thread: int, cores: set[int]) -> None:
-    try:
-        os.sched_setaffinity(thread, cores)
-    except OSError:
-        pass  # the thread ended, or a container forbids it: only speed depends on it
 
 
 def _describe(device_id: str, p: Any, handle: Any) -> DeviceInfo:

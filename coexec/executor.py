@@ -223,7 +223,12 @@ class Executor:
         key = (task.node, task.axis, task.start, task.stop, task.implementation)
         if key not in self._kernels:
             self._kernels[key] = self._pack(task)
-        return self._kernels[key].launch(self.sync, number, task.wait_for)
+        launch = self._kernels[key].launch(self.sync, number, task.wait_for)
+        program = self._kernels[key].program
+        if program not in self.sync.session.warm:
+            self.sync.warm(launch)
+            self.sync.session.warm.add(program)
+        return launch
 
     def _pack(self, task: Task) -> _BoundKernel:
         assert self.sync is not None
@@ -304,15 +309,15 @@ def _add_copies(graph: Graph, steps: list[Step], memories: Mapping[str, Memory],
     for step in steps:
         reads, writes = boxes(graph, nodes[step.task.node], step.task)
         if step.launch is None:
-            for name, box in writes.items():
+            for name, box in writes:
                 host_only.setdefault(name, []).append(box)
             continue
-        for name, box in reads.items():
+        for name, box in reads:
             shape = graph.tensors[name].shape
             needed = [b for b in host_only.get(name, ()) if overlap(b, box, shape)]
             step.launch.uploads.extend((memories[name], views[name][b]) for b in needed)
             host_only[name] = [b for b in host_only.get(name, ()) if b not in needed]
-        for name, box in writes.items():
+        for name, box in writes:
             if name in read_by_host:
                 step.launch.downloads.append((memories[name], views[name][box]))
 

@@ -68,13 +68,14 @@ class Graph:
         return ArraySpec(constant.shape, constant.dtype)
 
     def split_nodes(self) -> list[Node]:
-        """The nodes that can be cut: a SplitOp in fp32 whose weights are constants."""
+        """The nodes that can be cut: a SplitOp in fp32 whose weights are constants, and only they."""
         return [node for node in self.nodes if self.can_split(node)]
 
     def can_split(self, node: Node) -> bool:
         return (
             isinstance(node.op, SplitOp)
             and all(not name or name in self.constants for name in node.inputs[1:3])
+            and all(not name or name in self.tensors for name in (node.inputs[0], *node.inputs[3:]))
             and self.tensors[node.outputs[0]].dtype == np.float32
         )
 

@@ -112,7 +112,7 @@ class Layout:
         axes = [axis if axis < 2 else axis + 1 for axis in self.order] + [2]
         split = physical.transpose(np.argsort(axes))
         whole = split.reshape(shape[0], -1, *shape[2:])
-        return np.ascontiguousarray(whole[:, : shape[1]])
+        return whole[:, : shape[1]].copy(order="C")
 
     def _check(self, shape: Shape) -> None:
         if len(shape) != len(self.order):

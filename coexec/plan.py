@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -151,24 +152,25 @@ class Plan:
         try:
             if data["schema"] != SCHEMA:
                 raise PlanError(f"the plan has schema {data['schema']!r}, this version reads {SCHEMA}; make it again")
-            tasks = tuple(_task(entry) for entry in data["tasks"])
-            return Plan(
-                model=str(data["model"]),
-                signature=str(data["signature"]),
-                device=str(data["device"]),
-                device_name=str(data["device_name"]),
-                compute_units=int(data["compute_units"]),
-                cpu_threads=int(data["cpu_threads"]),
-                sync=str(data["sync"]),
-                tasks=tasks,
-                units={str(k): (str(v[0]), int(v[1])) for k, v in data["units"].items()},
-                costs={str(k): Costs(**{n: float(x) for n, x in v.items()}) for k, v in data["costs"].items()},
-                predicted_ms=float(data["predicted_ms"]),
-                costs_from=str(data["costs_from"]),
-                options={str(k): float(v) for k, v in data["options"].items()},
+            plan = Plan(
+                model=_text(data["model"]),
+                signature=_text(data["signature"]),
+                device=_text(data["device"]),
+                device_name=_text(data["device_name"]),
+                compute_units=_count(data["compute_units"]),
+                cpu_threads=_count(data["cpu_threads"]),
+                sync=_text(data["sync"]),
+                tasks=tuple(_task(entry) for entry in data["tasks"]),
+                units={_text(k): (_text(op), _count(units)) for k, (op, units) in data["units"].items()},
+                costs={_text(k): Costs(**{n: _number(x) for n, x in v.items()}) for k, v in data["costs"].items()},
+                predicted_ms=_number(data["predicted_ms"]),
+                costs_from=_text(data["costs_from"]),
+                options={_text(k): _number(v) for k, v in data["options"].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise PlanError(f"the plan is damaged ({type(error).__name__}: {error}); make it again") from error
+        _check_sides(plan)
+        return plan
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; an existing file is replaced in one step or stays as it was."""
@@ -211,7 +213,10 @@ class Plan:
 def check_plan(plan: Plan, graph: Graph) -> None:
     """Raise PlanError unless the plan computes exactly this graph and waits for all that it reads."""
     from coexec.dependencies import add_waits
+    from coexec.sync import SYNC
 
+    if plan.sync and plan.sync not in SYNC:
+        raise PlanError(f"the plan names the sync strategy {plan.sync!r}; there are {', '.join(SYNC)}; make it again")
     if plan.signature != graph.signature():
         raise PlanError(f"the plan was made for another model ({plan.model!r}); make one with `coexec partition`")
     by_node: dict[str, list[Task]] = {}
@@ -222,9 +227,60 @@ def check_plan(plan: Plan, graph: Graph) -> None:
     splittable = {node.name for node in graph.split_nodes()}
     for node in graph.nodes:
         _check_cover(node.name, node.op if node.name in splittable else None, by_node[node.name])
-    for task, needed in zip(plan.tasks, add_waits(graph, plan.tasks), strict=True):
+    for name in splittable:
+        _check_units(plan, name, by_node[name])
+    waits = add_waits(graph, plan.tasks)
+    _check_order(graph, plan.tasks)
+    before: dict[Side, int] = {"cpu": 0, "gpu": 0}
+    for task, needed in zip(plan.tasks, waits, strict=True):
         if task.wait_for < needed.wait_for:
             raise PlanError(f"the plan starts {task.node!r} on the {task.side} before its inputs exist; make it again")
+        if task.wait_for > before["gpu" if task.side == "cpu" else "cpu"]:
+            raise PlanError(f"{task.node!r} on the {task.side} waits for what comes later; make the plan again")
+        before[task.side] += 1
+
+
+def _check_sides(plan: Plan) -> None:
+    """What can be told of a plan without its model."""
+    if plan.cpu_threads < 1 or (plan.device != "") != (plan.compute_units > 0):
+        raise PlanError(
+            f"the plan has {plan.compute_units} compute units of device {plan.device!r} and {plan.cpu_threads} CPU "
+            "threads, which cannot be; make it again"
+        )
+    if plan.device == "" and any(task.side == "gpu" for task in plan.tasks):
+        raise PlanError("the plan puts layers on a GPU but names no device; make it again")
+    planned = {task.node for task in plan.tasks}
+    if not set(plan.costs) <= set(plan.units) or not set(plan.units) <= planned:
+        raise PlanError("the plan's layers are not those of its tasks; make it again")
+
+
+def _check_units(plan: Plan, name: str, tasks: Sequence[Task]) -> None:
+    """The layer's entry in the table of units, and its implementations."""
+    from coexec.backends.cpu import CPU_BY_NAME
+    from coexec.kernels import KERNEL_BY_NAME
+
+    kind, units = plan.units.get(name, ("", 0))
+    if tasks[0].axis != "none" and units != max(task.stop for task in tasks):
+        raise PlanError(f"the plan counts {units} units of {name!r}, its parts have others; make it again")
+    for task in tasks:
+        known: Mapping[str, Any] = CPU_BY_NAME if task.side == "cpu" else KERNEL_BY_NAME
+        if task.implementation and getattr(known.get(task.implementation), "kind", "") != kind:
+            raise PlanError(f"the plan runs {name!r} by {task.implementation!r}, which is no such code; make it again")
+
+
+def _check_order(graph: Graph, tasks: Sequence[Task]) -> None:
+    """No task comes before one that writes what it reads."""
+    from coexec.dependencies import boxes, overlap
+
+    nodes = {node.name: node for node in graph.nodes}
+    later: dict[str, list[Any]] = {}
+    for task in reversed(tasks):
+        reads, writes = boxes(graph, nodes[task.node], task)
+        for name, box in writes:
+            later.setdefault(name, []).append(box)
+        for name, box in reads:
+            if any(overlap(box, other, graph.tensors[name].shape) for other in later.get(name, ())):
+                raise PlanError(f"the plan runs {task.node!r} before its inputs are made; make it again")
 
 
 def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
@@ -232,8 +288,10 @@ def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
     axis = tasks[0].axis
     ranges = sorted((t.start, t.stop) for t in tasks)
     if op is None or axis == "none":
-        if len(tasks) != 1 or (op is None and tasks[0].side != "cpu"):
+        if len(tasks) != 1 or axis != "none" or (op is None and tasks[0].side != "cpu"):
             raise PlanError(f"the plan splits {name!r}, which cannot be split; make it again")
+        if ranges != [(0, 1)] or (op is None and tasks[0].implementation):
+            raise PlanError(f"the plan's task for {name!r} makes no sense; make it again")
         return
     assert isinstance(op, SplitOp)
     ends = [0, *(stop for _, stop in ranges)]
@@ -249,13 +307,31 @@ def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
 def _task(entry: Mapping[str, Any]) -> Task:
     task = Task(
         side=entry["side"],
-        node=str(entry["node"]),
+        node=_text(entry["node"]),
         axis=entry["axis"],
-        start=int(entry["start"]),
-        stop=int(entry["stop"]),
-        implementation=str(entry["implementation"]),
-        wait_for=int(entry["wait_for"]),
+        start=_count(entry["start"]),
+        stop=_count(entry["stop"]),
+        implementation=_text(entry["implementation"]),
+        wait_for=_count(entry["wait_for"]),
     )
-    if task.side not in get_args(Side) or task.axis not in get_args(Axis) or task.wait_for < 0:
+    if task.side not in get_args(Side) or task.axis not in get_args(Axis):
         raise PlanError(f"the plan has a task that makes no sense ({dict(entry)}); make it again")
     return task
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text was expected, not {str(value)[:40]}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise TypeError(f"a whole number from 0 was expected, not {str(value)[:40]}")
+    return value
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        raise TypeError(f"a finite number was expected, not {str(value)[:40]}")
+    return float(value)

@@ -94,7 +94,8 @@ def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[s
     for layer in evaluate(graph, costs, resources):
         split = (layer.gpu_us > 0) & (layer.cpu_us > 0)
         # Between equals a choice with one side is preferred: it cannot be held up by the other.
-        choices[layer.node.name] = layer.choice(int(np.argmin(layer.total_us + np.where(split, 1e-3 * layer.total_us, 0))))
+        handicap = np.where(split, 1e-3 * layer.total_us, 0.0)
+        choices[layer.node.name] = layer.choice(int(np.argmin(layer.total_us + handicap)))
     return choices
 
 

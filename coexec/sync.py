@@ -30,6 +30,10 @@ DEVICE_WAIT_MS = 50.0
 """A kernel's longest wait for the CPU side: far below the drivers' watchdogs (100 ms and more)."""
 HOST_WAIT_S = 2.0
 """The host's longest wait for progress of the GPU side."""
+ABORT_WAIT_S = 1.5
+"""The longest wait for the queue of a run that failed, so that Ctrl-C ends within two seconds."""
+COMPILE_WAIT_S = 120.0
+"""The longest wait for a kernel's first launch: PoCL compiles it then, for seconds on a busy machine."""
 
 # Index of each int in the control block; kernels/sync.cl says what they mean.
 CPU, GPU, STATUS, BASE, LIMIT = 0, 32, 64, 96, 97
@@ -101,6 +105,13 @@ class Sync(ABC):
         return []
 
     @abstractmethod
+    def warm(self, launch: Launch) -> None:
+        """Launch one work-group of a new kernel between runs, so that no run waits for its compilation.
+
+        Its outputs may be written; a run writes them again.
+        """
+
+    @abstractmethod
     def start(self, launches: Sequence[Launch]) -> None:
         """Begin a run of these launches."""
 
@@ -169,6 +180,11 @@ class SvmFlags(Sync):
             raise PlanError(f"a plan may have {MAX_LAUNCHES} launches, this one has more; put layers on the CPU side")
         return [self._control.argument, self._arrivals, np.int32(launch.wait_for), np.int32(launch.number)]
 
+    def warm(self, launch: Launch) -> None:
+        with self.session.turn:
+            self._ints[STATUS] = GIVEN_UP  # the kernel falls through at once
+            launch_once(launch, self.session)
+
     def start(self, launches: Sequence[Launch]) -> None:
         self._launches = launches
         self._base += self._tasks
@@ -196,7 +212,7 @@ class SvmFlags(Sync):
 
     def abort(self) -> None:
         self._ints[STATUS] = GIVEN_UP
-        self._drain()
+        self._drain(ABORT_WAIT_S)
         self._clear_arrivals()
 
     def _enqueue(self, launches: Sequence[Launch]) -> None:
@@ -234,13 +250,13 @@ class SvmFlags(Sync):
         self._ints[STATUS] = RUNNING
         self._enqueue(self._launches[self._ints[GPU] - self._base :])
 
-    def _drain(self) -> None:
+    def _drain(self, limit_s: float = HOST_WAIT_S) -> None:
         """Wait until the queue is empty, with a bound; kernels fall through while the status is set."""
         import pyopencl as cl
 
         event = cl.enqueue_marker(self.session.queue)
         self.session.queue.flush()
-        poll_event(event, self.session)
+        poll_event(event, self.session, limit_s)
 
     def _clear_arrivals(self) -> None:
         import pyopencl as cl
@@ -264,7 +280,7 @@ class HostFlags(Sync):
     def allocate(self, nbytes: int) -> Memory:
         raise DeviceError("host_flags is not available; choose another sync strategy")
 
-    start = launch = wait = done = abort = allocate  # type: ignore[assignment]
+    warm = start = launch = wait = done = abort = allocate  # type: ignore[assignment]
 
 
 class Events(Sync):
@@ -290,6 +306,10 @@ class Events(Sync):
             return Memory(host, cl.Buffer(self.session.context, cl.mem_flags.READ_WRITE, host.nbytes))
         except cl.Error as error:
             raise DeviceError(_no_memory(self.session, nbytes, error)) from error
+
+    def warm(self, launch: Launch) -> None:
+        with self.session.turn:
+            launch_once(launch, self.session)
 
     def start(self, launches: Sequence[Launch]) -> None:
         self._events.clear()
@@ -317,7 +337,7 @@ class Events(Sync):
 
     def abort(self) -> None:
         if self._events:
-            poll_event(list(self._events.values())[-1], self.session)
+            poll_event(list(self._events.values())[-1], self.session, ABORT_WAIT_S)
 
 
 SYNC: dict[str, type[Sync]] = {cls.name: cls for cls in (SvmFlags, HostFlags, Events)}
@@ -356,6 +376,8 @@ def available_sync(info: DeviceInfo) -> list[str]:
 
 HANDSHAKE_ROUNDS = 64
 HANDSHAKE_WORDS = 256
+HANDSHAKE_ATTEMPTS = 3
+"""A busy machine may hold either side up beyond the limits of one attempt; a driver that cannot do it fails all."""
 
 
 def handshake(sync: SvmFlags) -> int:
@@ -377,24 +399,31 @@ def handshake(sync: SvmFlags) -> int:
     limit = int(min(max(spins * DEVICE_WAIT_MS / 1e3 / max(duration_s, 1e-6), 1e4), 2e9))
 
     payload = sync.allocate(HANDSHAKE_WORDS * 4)
-    words = payload.host.view(np.int32)
     kernel = cl.Kernel(program, "handshake")
-    kernel.set_args(
-        sync._control.argument,
-        payload.argument,
-        np.int32(HANDSHAKE_WORDS),
-        np.int32(HANDSHAKE_ROUNDS),
-        np.int32(limit),
-    )
-    event = cl.enqueue_nd_range_kernel(session.queue, kernel, (1,), (1,))
-    session.queue.flush()
-    problem = _answer(ints, words)
-    if problem:
-        ints[CPU] = HANDSHAKE_ROUNDS  # open every gate, so that the kernel ends
-    poll_event(event, session)
-    if problem:
-        raise SyncTimeout(f"the handshake failed: {problem}")
-    return limit
+
+    def start(rounds: int) -> Any:
+        ints[CPU] = ints[GPU] = ints[STATUS] = 0
+        kernel.set_args(
+            sync._control.argument,
+            payload.argument,
+            np.int32(HANDSHAKE_WORDS),
+            np.int32(rounds),
+            np.int32(limit),
+        )
+        event = cl.enqueue_nd_range_kernel(session.queue, kernel, (1,), (1,))
+        session.queue.flush()
+        return event
+
+    poll_event(start(0), session, COMPILE_WAIT_S)  # no round yet: a driver may compile it now
+    for _ in range(HANDSHAKE_ATTEMPTS):
+        event = start(HANDSHAKE_ROUNDS)
+        problem = _answer(ints, payload.host.view(np.int32))
+        if problem:
+            ints[CPU] = HANDSHAKE_ROUNDS  # open every gate, so that the kernel ends
+        poll_event(event, session)
+        if not problem:
+            return limit
+    raise SyncTimeout(f"the handshake failed: {problem}")
 
 
 def _answer(ints: memoryview, words: Array) -> str | None:
@@ -421,24 +450,36 @@ def _timed(session: Session, kernel: Any) -> float:
     start = time.perf_counter()
     event = cl.enqueue_nd_range_kernel(session.queue, kernel, (1,), (1,))
     session.queue.flush()
-    poll_event(event, session)
+    poll_event(event, session, COMPILE_WAIT_S)
     return time.perf_counter() - start
 
 
-def poll_event(event: Any, session: Session) -> None:
-    """Wait for an event by reading its status, bounded by HOST_WAIT_S.
+def launch_once(launch: Launch, session: Session) -> None:
+    """Launch one work-group of a kernel and wait as long as compiling it may take."""
+    import pyopencl as cl
+
+    try:
+        event = cl.enqueue_nd_range_kernel(session.queue, launch.kernel, (1, 1, 1), (1, 1, 1))
+        session.queue.flush()
+    except cl.Error as error:
+        raise DeviceError(f"{session.info.id} refused a kernel: {error}") from error
+    poll_event(event, session, COMPILE_WAIT_S)
+
+
+def poll_event(event: Any, session: Session, limit_s: float = HOST_WAIT_S) -> None:
+    """Wait for an event by reading its status, for ``limit_s`` seconds at most.
 
     Never by clWaitForEvents: Intel's CPU runtime lets the waiting thread join the work, on another core.
     """
     import pyopencl as cl
 
     complete = cl.command_execution_status.COMPLETE
-    deadline = time.perf_counter() + HOST_WAIT_S
+    deadline = time.perf_counter() + limit_s
     while (status := event.command_execution_status) != complete:
         if status < 0:
             raise DeviceError(f"{session.info.id}: a command failed with OpenCL error {status}")
         if time.perf_counter() > deadline:
-            raise SyncTimeout(f"{session.info.id} did not finish within {HOST_WAIT_S:.0f} s; open it again")
+            raise SyncTimeout(f"{session.info.id} did not finish within {limit_s:.0f} s; open it again")
 
 
 def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> Any:

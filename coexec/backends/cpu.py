@@ -244,13 +244,12 @@ def _padding(op: Conv2d, x: Array) -> tuple[Array, Routine]:
     """The input with its zero padding, and the routine that refreshes it before each run."""
     if not (op.pad_top or op.pad_left or op.pad_bottom or op.pad_right):
         return x, lambda: None
-    padded = np.zeros(
-        (op.N, op.pad_top + op.H + op.pad_bottom, op.pad_left + op.W + op.pad_right, op.C_in), np.float32
-    )
-    inner = padded[:, op.pad_top : op.pad_top + op.H, op.pad_left : op.pad_left + op.W]
+    padded = np.zeros(op.padded_shape, np.float32)
+    placed, rows = op.placed_rows()
+    inner, source = padded[:, placed, op.pad_left : op.pad_left + op.W], x[:, rows]
 
     def fill() -> None:
-        np.copyto(inner, x)
+        np.copyto(inner, source)
 
     return padded, fill
 

@@ -134,6 +134,21 @@ class Conv2d(SplitOp):
             return Part(op, ((whole, slice(top, top + op.H), whole, whole), None, None, output), output)
         return Part(self, (None, None, None, None), (whole,) * 4)
 
+    @property
+    def padded_shape(self) -> Shape:
+        """Shape of the canonical input with its padding."""
+        height, width = self.pad_top + self.H + self.pad_bottom, self.pad_left + self.W + self.pad_right
+        return (self.N, height, width, self.C_in)
+
+    def placed_rows(self) -> tuple[slice, slice]:
+        """Which rows of the padded input are which rows of the input.
+
+        All of them, unless the op is a part that lies in the padding alone: its padding on one side is negative.
+        """
+        first = max(self.pad_top, 0)
+        end = max(first, min(self.pad_top + self.H, self.pad_top + self.H + self.pad_bottom))
+        return slice(first, end), slice(first - self.pad_top, end - self.pad_top)
+
     def logical_box(self, box: Box | None, port: int, shape: Shape) -> Box:
         if box is None:
             return (slice(None),) * len(shape)
@@ -148,8 +163,9 @@ class Conv2d(SplitOp):
     def reference(self, inputs: Sequence[Array | None]) -> Array:
         x, weight, bias, residual = (*inputs, None, None)[:4]
         assert x is not None and weight is not None
-        pads = ((0, 0), (self.pad_top, self.pad_bottom), (self.pad_left, self.pad_right), (0, 0))
-        padded = np.pad(x.astype(np.float64), pads)
+        padded = np.zeros(self.padded_shape)
+        inner, rows = self.placed_rows()
+        padded[:, inner, self.pad_left : self.pad_left + self.W] = x[:, rows]
         out = np.zeros((self.N, self.OH, self.OW, self.C_out))
         c_in, c_out = self.C_in // self.groups, self.C_out // self.groups
         for g in range(self.groups):
@@ -190,8 +206,8 @@ def _input_rows(c: Mapping[str, Ints], start: Ints, stop: Ints) -> tuple[Ints, I
     reach = c["dilation_h"] * (c["KH"] - 1) + 1
     first = start * c["stride_h"] - c["pad_top"]
     last = (stop - 1) * c["stride_h"] - c["pad_top"] + reach
-    # A part may lie in the padding alone; it then still owns one row of input, which it multiplies
-    # by no tap, so that every part is a valid convolution.
+    # A part may lie in the padding alone; it then still owns one row of input, which no tap reaches, and its
+    # padding on the side towards the image is negative.
     inner_first = np.clip(first, 0, c["H"] - 1)
     inner_last = np.clip(last, inner_first + 1, c["H"])
     return inner_first, inner_last, inner_first - first, last - inner_last

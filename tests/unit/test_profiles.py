@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -530,3 +531,10 @@ def test_match_names_the_nearest_trained_profile(
     name, note = match(_device(driver="7"), 2) or ("", "")
     assert name in ("exact", "near") and "driver" in note and "'7'" in note
     assert match(_device(), 64) is None
+
+
+def test_predictors_are_imported_without_their_heavy_packages() -> None:
+    heavy = ("lightgbm", "pandas", "sklearn", "optuna", "scipy", "pyopencl")
+    code = f"import sys, coexec.predictors; print(*[m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,128 @@
+"""Planning as the command line asks for it: here, or for a profiled device that need not be here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coexec.api import Option, best_plan, choose_device, cost_source, options, resources, ways_to_share
+from coexec.arguments import check_shares
+from coexec.costs import CostSource, Estimate
+from coexec.device import DeviceInfo
+from coexec.errors import InputError
+from coexec.explain import explain
+from coexec.graph import Graph
+from coexec.plan import Plan
+from coexec.planner import Resources, make_plan
+from coexec.timeline import save_timeline
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan and where it comes from.
+
+    Attributes:
+        info: the device here; None for none, or for a plan for another machine.
+        use: what the plan uses of the machine, and whether layers may be split then.
+        costs: makes the cost source again; None for a plan that was measured.
+        planning_ms: from the graph to the plan, loading of predictors included.
+    """
+
+    graph: Graph
+    plan: Plan
+    info: DeviceInfo | None
+    use: Resources
+    costs: Callable[[], CostSource] | None
+    planning_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """The document of `coexec partition --json`."""
+        return {
+            "plan": self.plan.to_json(),
+            "planning_ms": self.planning_ms,
+            "predicted_ms": self.plan.predicted_ms,
+        }
+
+
+def plan_here(
+    graph: Graph,
+    device: str | None,
+    profile: str | None,
+    cpu_threads: int | None = None,
+    compute_units: int | None = None,
+    sync: str | None = None,
+    effort: float | None = None,
+    split_only: bool = False,
+) -> Planned:
+    """The best plan for a device of this machine, as ``coexec.partition`` makes it.
+
+    ``split_only`` leaves out the ways that use all cores for one side after the other, where there is any other.
+    """
+    info = choose_device(device)
+    check_shares(info, cpu_threads, compute_units)
+    start = time.perf_counter()
+    ways = options(info, cpu_threads, compute_units)
+    splits = [way for way in ways if way.split]
+    if info is None or not split_only or not splits:
+        plan = best_plan(graph, info, profile, cpu_threads, compute_units, sync, effort)
+    else:
+        share = None if effort is None else effort / len(splits)
+        tried = [best_plan(graph, info, profile, w.cpu_threads, w.compute_units, sync, share) for w in splits]
+        plan = min(tried, key=lambda p: p.predicted_ms)
+        plan = replace(plan, options={name: ms for p in tried for name, ms in p.options.items()})
+    planning_ms = (time.perf_counter() - start) * 1e3
+    use = resources(info, _way_of(plan, ways), sync)
+    costs = None if profile == "measure" and info is not None else lambda: cost_source(info, profile)
+    return Planned(graph, plan, info, use, costs, planning_ms)
+
+
+def plan_for_profile(
+    graph: Graph, profile: str, cpu_threads: int | None = None, compute_units: int | None = None
+) -> Planned:
+    """The best plan for the device that a profile was measured on."""
+    from coexec.predictors import load_predictors
+
+    start = time.perf_counter()
+    predictors = load_predictors(profile)
+    device = predictors.device
+    most = max(device.compute_units)
+    limits = (("--cpu-threads", cpu_threads, device.cores), ("--compute-units", compute_units, most))
+    for option, value, limit in limits:
+        if value is not None and value > limit:
+            raise InputError(f"{option} {value}: the device of profile {profile!r} has {limit}")
+    ways = ways_to_share(device.emulated_gpu, most, device.cores, cpu_threads, compute_units)
+
+    def use(way: Option) -> Resources:
+        name = f"{device.device_name} ({device.driver})"
+        traits = predictors.traits(way.compute_units)
+        return Resources(device.device_id, name, traits, way.cpu_threads, split=way.split)
+
+    plans = {way.name: make_plan(graph, predictors, use(way)) for way in ways}
+    plan = min(plans.values(), key=lambda p: p.predicted_ms)
+    plan = replace(plan, options={name: p.predicted_ms for name, p in plans.items()})
+    planning_ms = (time.perf_counter() - start) * 1e3
+    return Planned(graph, plan, None, use(_way_of(plan, ways)), lambda: predictors, planning_ms)
+
+
+def _way_of(plan: Plan, ways: Sequence[Option]) -> Option:
+    """The one of ``ways`` that a plan was made for."""
+    return next(w for w in ways if (w.compute_units, w.cpu_threads) == (plan.compute_units, plan.cpu_threads))
+
+
+def result_of(planned: Planned, explained: bool, timeline: str | None, plan_file: str | None) -> dict[str, Any]:
+    """The document of `coexec partition --json`, and the files that it names under "written"."""
+    written = {}
+    document = planned.to_json()
+    if explained:
+        if planned.costs is None:
+            raise InputError("--explain shows predicted costs, and --profile measure predicts none; leave one out")
+        document["explain"] = explain(planned.graph, planned.plan, planned.costs(), planned.use)
+    if plan_file is not None:
+        planned.plan.save(plan_file)
+        written["plan"] = plan_file
+    if timeline is not None:
+        save_timeline(timeline, planned.graph, planned.plan, planned.costs() if planned.costs else Estimate())
+        written["timeline"] = timeline
+    return {**document, "written": written}

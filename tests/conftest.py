@@ -1,0 +1,60 @@
+"""Parametrises tests over what this machine offers: ``opencl_device`` is each usable OpenCL device in turn,
+``opencl_link`` each of them with each synchronisation strategy that proves itself on it."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import hypothesis
+import pytest
+
+from coexec.device import DeviceInfo
+
+hypothesis.settings.register_profile("coexec", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("coexec")
+
+
+@cache
+def opencl_devices() -> tuple[DeviceInfo, ...]:
+    """Every usable OpenCL device."""
+    from coexec.device import find_devices
+
+    return tuple(d for d in find_devices() if d.usable)
+
+
+@cache
+def _links() -> tuple[Any, ...]:
+    from coexec.conformance import find_links
+
+    return tuple(find_links())
+
+
+SOURCES = {"opencl_device": (opencl_devices, lambda d: d.id), "opencl_link": (_links, str)}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name, (find, title) in SOURCES.items():
+        if name not in metafunc.fixturenames:
+            continue
+        found = [pytest.param(value, id=title(value)) for value in find()]
+        none = pytest.param(None, id="none", marks=pytest.mark.skip(reason="no usable OpenCL device here"))
+        metafunc.parametrize(name, found or [none], indirect=True, scope="session")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if set(SOURCES) & set(getattr(item, "fixturenames", ())):
+            item.add_marker("opencl")
+
+
+@pytest.fixture(scope="session")
+def opencl_device(request: pytest.FixtureRequest) -> Any:
+    """A usable OpenCL device (``DeviceInfo``)."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def opencl_link(request: pytest.FixtureRequest) -> Any:
+    """A device and a strategy (``coexec.conformance.Link``)."""
+    return request.param

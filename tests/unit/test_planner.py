@@ -1,0 +1,487 @@
+"""Plans: the best cut on devices whose latency has a closed form, files, damaged files, and what tasks wait for."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from random_ops import convs, linears
+
+from coexec.costs import Floats
+from coexec.dependencies import add_waits
+from coexec.errors import PlanError
+from coexec.graph import Graph, Node, Tensor
+from coexec.kernels import KERNELS
+from coexec.kernels.variant import GpuTraits
+from coexec.launch import launch
+from coexec.layout import Array, Layout
+from coexec.measure import layer_shapes
+from coexec.ops.activate import Activate
+from coexec.ops.activation import Activation
+from coexec.ops.base import Columns, SplitOp
+from coexec.ops.conv2d import Conv2d, conv_flops
+from coexec.ops.linear import Linear, linear_flops
+from coexec.plan import Plan, Task, check_plan
+from coexec.planner import Choice, Resources, assemble, layer_tasks, make_plan, share_choices
+
+F4 = np.dtype(np.float32)
+TRAITS = GpuTraits(compute_units=1, vector_width=16, vector_registers=32, cpu=True)
+USE = Resources("sim:0", "simulated", TRAITS, cpu_threads=1)
+
+
+def graph_of(*ops: SplitOp) -> Graph:
+    """Independent layers l0, l1, ..., each with inputs of its own."""
+    nodes, tensors, constants, inputs = [], {}, {}, []
+    for i, op in enumerate(ops):
+        shapes = layer_shapes(op)
+        for role in ("x", "residual", "y"):
+            if role in shapes:
+                tensors[f"{role}{i}"] = Tensor(f"{role}{i}", shapes[role], F4, Layout.channels_last(len(shapes[role])))
+        for role in ("weight", "bias"):
+            if role in shapes:
+                constants[f"{role}{i}"] = np.zeros(shapes[role], np.float32)
+        names = tuple(f"{role}{i}" if role in shapes else "" for role in ("x", "weight", "bias", "residual"))
+        inputs += [n for n in (names[0], names[3]) if n]
+        nodes.append(Node(f"l{i}", op, names, (f"y{i}",)))
+    return Graph("layers", tuple(nodes), tensors, constants, tuple(inputs), tuple(f"y{i}" for i in range(len(ops))))
+
+
+def flops_of(kind: str, columns: Columns) -> Array:
+    return linear_flops(columns) if kind == "linear" else conv_flops(columns)
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A device whose sides work at constant rates (FLOP per us), after a fixed time each."""
+
+    gpu_rate: float
+    cpu_rate: float
+    hand_over_us: float = 0.0
+    gpu_fixed_us: float = 0.0
+    name: str = "closed form"
+
+    def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        return np.asarray(flops_of(kind, columns) / self.gpu_rate + self.gpu_fixed_us)
+
+    def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
+        return np.asarray(flops_of(kind, columns) / self.cpu_rate)
+
+    def sync_us(self) -> float:
+        return self.hand_over_us
+
+    def op_us(self, graph: Graph, node: Node) -> float:
+        return 1.0
+
+
+# M = 1 leaves the channel axis only, on which the latency of N channels is linear in N.
+LAYER = Linear(1, 500, 1280)
+WORK = LAYER.flops() / 100.0  # us of the whole layer at rate 100
+STEP = KERNELS["linear"][0].alignment("channel", TRAITS)
+
+
+@pytest.mark.parametrize(
+    ("device", "best_cut", "best_us"),
+    [
+        (Simulated(100, 100), 640, WORK / 2),
+        (Simulated(300, 100), 960, WORK / 4),
+        (Simulated(100, 300), 320, WORK / 4),
+        (Simulated(100, 100, hand_over_us=50), 640, WORK / 2 + 50),
+        # A hand-over that costs more than splitting can save: the faster side alone, without one.
+        (Simulated(100, 200, hand_over_us=WORK), 0, WORK / 2),
+        (Simulated(1e6, 100, hand_over_us=1), 1280, WORK / 1e4 + 1),
+        # A fixed time of the GPU side moves the balance towards the CPU: g * n + f = (N - n) * g.
+        (Simulated(100, 100, gpu_fixed_us=WORK / 2), 320, WORK * 3 / 4),
+        (Simulated(100, 100, gpu_fixed_us=2 * WORK), 0, WORK),
+    ],
+)
+def test_best_partition_of_a_closed_form_device(device: Simulated, best_cut: int, best_us: float) -> None:
+    assert best_cut % STEP == 0, "the case must have its optimum on a cut that is allowed"
+    plan = make_plan(graph_of(LAYER), device, USE)
+    (layer,) = plan.layers
+    assert (layer.cut, layer.units) == (best_cut, 1280)
+    assert layer.predicted_us == pytest.approx(best_us)
+    assert plan.predicted_ms == pytest.approx(best_us / 1e3)
+
+
+def test_rows_are_cut_where_channels_cannot_be() -> None:
+    """With fewer channels than a tile holds, and one that cannot be divided, only rows balance both sides."""
+    op = Linear(M=64, K=100, N=1)
+    (layer,) = make_plan(graph_of(op), Simulated(100, 100), USE).layers
+    assert (layer.axis, layer.cut) == ("row", 32)
+
+
+def test_groups_are_cut_whole() -> None:
+    op = Conv2d(1, 12, 1, 1, 15, 1, 1, groups=3)
+    (layer,) = make_plan(graph_of(op), Simulated(200, 100), USE).layers
+    assert (layer.axis, layer.cut) == ("channel", 10)
+
+
+def test_without_a_device_all_is_the_cpu_side() -> None:
+    plan = make_plan(graph_of(LAYER, LAYER), Simulated(1e9, 1), Resources("", "", None, 2))
+    assert [layer.cut for layer in plan.layers] == [0, 0]
+    assert {task.side for task in plan.tasks} == {"cpu"}
+    assert plan.compute_units == 0
+
+
+def test_unsplit_use_takes_the_better_side_of_each_layer() -> None:
+    use = Resources("sim:0", "simulated", TRAITS, 1, split=False)
+    plan = make_plan(graph_of(LAYER, Linear(1, 5, 7)), Simulated(200, 100, hand_over_us=1), use)
+    assert [layer.cut for layer in plan.layers] == [1280, 0]
+
+
+class Erratic(Simulated):
+    """Latencies without rhyme or reason, but the same for the same part."""
+
+    def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        return self._hashed(columns, 3)
+
+    def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
+        return self._hashed(columns, 7)
+
+    def _hashed(self, columns: Columns, salt: int) -> Floats:
+        mixed = sum((i * 37 + salt) * values for i, (k, values) in enumerate(columns.items()) if k != "activation")
+        return np.asarray(1.0 + np.abs(np.sin(mixed * self.gpu_rate)) * 1000)
+
+
+@given(
+    ops=st.lists(st.one_of(linears(200), convs(40)), min_size=1, max_size=4),
+    seed=st.floats(1, 1000),
+    hand_over_us=st.floats(0, 500),
+)
+def test_never_predicted_slower_than_the_better_side(ops: list[SplitOp], seed: float, hand_over_us: float) -> None:
+    costs = Erratic(gpu_rate=seed, cpu_rate=0, hand_over_us=hand_over_us)
+    plan = make_plan(graph_of(*ops), costs, USE)
+    for op, layer in zip(ops, plan.layers, strict=True):
+        columns = op.columns()
+        cpu = float(costs.cpu_us(op.kind, columns, 1)[0])
+        gpu = float(costs.gpu_us(op.kind, columns, TRAITS)[0]) + hand_over_us
+        assert layer.predicted_us <= min(cpu, gpu) * 1.001 + 1e-9
+    check_plan(plan, graph_of(*ops))
+
+
+# Files ---------------------------------------------------------------------------------------------------
+
+
+def chain() -> Graph:
+    """conv -> relu (not split) -> conv + residual -> conv, each split by rows."""
+    conv = Conv2d(1, 8, 12, 12, 8, 3, 3, 1, 1, 1, 1, 1, 1)
+    names = ("x", "a", "b", "c", "d")
+    tensors = {name: Tensor(name, (1, 8, 12, 12), F4, Layout.channels_last(4)) for name in names}
+    constants = {f"w{i}": np.zeros((8, 8, 3, 3), np.float32) for i in range(3)}
+    added = Conv2d(1, 8, 12, 12, 8, 3, 3, 1, 1, 1, 1, 1, 1, residual=True)
+    nodes = (
+        Node("first", conv, ("x", "w0"), ("a",)),
+        Node("relu", Activate(Activation("relu")), ("a",), ("b",)),
+        Node("second", added, ("b", "w1", "", "a"), ("c",)),
+        Node("third", conv, ("c", "w2"), ("d",)),
+    )
+    return Graph("chain", nodes, tensors, constants, ("x",), ("d",))
+
+
+@pytest.fixture
+def plan() -> Plan:
+    graph = chain()
+    made = assemble(graph, share_choices(graph, "row", 0.5), Simulated(1, 1), USE)
+    assert sum(task.side == "gpu" for task in made.tasks) == 3
+    return made
+
+
+def test_json_round_trip(plan: Plan, tmp_path: Path) -> None:
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    assert Plan.load(path) == plan
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    check_plan(Plan.load(path), chain())
+
+
+def test_a_plan_that_cannot_be_written_leaves_the_old_one(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot write the plan"):
+        plan.save(tmp_path / "missing" / "plan.json")
+    with pytest.raises(PlanError, match="cannot write the plan"):
+        plan.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b"[" * 100_000, b"3", b"null", b'"schema"', b"[1]", b"{}"])
+def test_files_that_are_no_plans(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(content)
+    with pytest.raises(PlanError) as caught:
+        Plan.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="cannot read the plan"):
+        Plan.load(tmp_path / "none.json")
+
+
+Path_ = tuple[str | int, ...]
+TOP = ("schema", "model", "signature", "device", "device_name", "compute_units", "cpu_threads", "sync", "costs_from")
+FIELDS: list[Path_] = [
+    *((name,) for name in (*TOP, "predicted_ms", "options", "units", "costs", "tasks")),
+    *(("tasks", 0, name) for name in ("side", "node", "axis", "start", "stop", "implementation", "wait_for")),
+    *(("costs", "first", name) for name in ("cpu_us", "gpu_us", "sync_us", "predicted_us")),
+    *(("units", "first", i) for i in (0, 1)),
+]
+WRONG: list[Any] = [None, -1, 1.5, float("nan"), float("inf"), "text", "", True, [], {}, [[]], {"a": {}}]
+
+
+def edited(plan: Plan, place: Path_, edit: Callable[[Any, Any], None]) -> dict[str, Any]:
+    data = copy.deepcopy(plan.to_json())
+    holder: Any = data
+    for key in place[:-1]:
+        holder = holder[key]
+    edit(holder, place[-1])
+    return data
+
+
+@pytest.mark.parametrize("place", FIELDS, ids=str)
+def test_each_field_is_needed(plan: Plan, place: Path_) -> None:
+    data = edited(plan, place, lambda holder, key: holder.pop(key))
+    with pytest.raises(PlanError) as caught:
+        check_plan(Plan.from_json(data), chain())
+    assert "\n" not in str(caught.value)
+
+
+FREE_TEXT = {("model",), ("device",), ("device_name",), ("costs_from",)}
+"""Any text is possible there; whether the device is here shows only when it is opened."""
+
+
+@pytest.mark.parametrize("place", FIELDS, ids=str)
+def test_each_field_has_its_type(plan: Plan, place: Path_) -> None:
+    refused = 0
+    for wrong in WRONG:
+        original = plan.to_json()
+        for key in place:
+            original = original[key]  # type: ignore[index,assignment]
+        if wrong == original or (place in FREE_TEXT and isinstance(wrong, str)):
+            continue
+        finite_number = isinstance(wrong, int | float) and not isinstance(wrong, bool) and np.isfinite(wrong)
+        if isinstance(original, float) and finite_number:
+            continue  # an expectation may be any number
+        if place in {("options",), ("costs",)} and wrong == {}:
+            continue  # a plan need not know what it costs
+        if place[-1] in ("implementation", "sync") and wrong == "":
+            continue  # left open
+
+        def put(holder: Any, key: Any, wrong: Any = wrong) -> None:
+            holder[key] = wrong
+
+        with pytest.raises(PlanError) as caught:
+            check_plan(Plan.from_json(edited(plan, place, put)), chain())
+            pytest.fail(f"{wrong!r} was taken for {place}")
+        assert "\n" not in str(caught.value)
+        refused += 1
+    assert refused >= 6
+
+
+def set_task(i: int, **values: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda data: data["tasks"][i].update(values)
+
+
+def swap(data: dict[str, Any], i: int, j: int) -> None:
+    data["tasks"][i], data["tasks"][j] = data["tasks"][j], data["tasks"][i]
+
+
+# Tasks of ``plan``: 0, 1 first (gpu, cpu); 2 relu (cpu); 3, 4 second; 5, 6 third.
+DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "of another model": lambda data: data.update(signature="0" * 16),
+    "task missing": lambda data: data["tasks"].pop(1),
+    "node missing": lambda data: data["tasks"].pop(2),
+    "task twice": lambda data: data["tasks"].append(data["tasks"][6]),
+    "overlapping parts": set_task(0, stop=7),
+    "gap between parts": set_task(1, start=7),
+    "beyond the layer": set_task(1, stop=13),
+    "empty part": set_task(0, stop=0),
+    "other axis": set_task(0, axis="channel"),
+    "whole layer twice": lambda data: [set_task(i, axis="none")(data) for i in (0, 1)],
+    "unsplit op on the GPU": set_task(2, side="gpu"),
+    "unsplit op with a range": set_task(2, stop=3),
+    "unsplit op by axis": set_task(2, axis="row"),
+    "unsplit op with code": set_task(2, implementation="numpy_im2col"),
+    "unknown node": set_task(0, node="fourth"),
+    "part of another side": set_task(0, side="cpu"),
+    "unknown code": set_task(0, implementation="conv2d_magic"),
+    "code for another op": set_task(0, implementation="linear_tile"),
+    "waits too little": set_task(3, wait_for=0),
+    "waits for what comes later": set_task(3, wait_for=3),
+    "waits for what never comes": set_task(4, wait_for=100),
+    "before its inputs": lambda data: swap(data, 2, 3),
+    "units of another layer": lambda data: data["units"].update(first=["conv2d", 13]),
+    "op of another kind": lambda data: data["units"].update(first=["linear", 12]),
+    "layer without tasks": lambda data: data["units"].update(ghost=["conv2d", 12]),
+    "costs of no layer": lambda data: data["costs"].update(ghost=data["costs"]["first"]),
+    "costs of another form": lambda data: data["costs"]["first"].update(extra=1.0),
+    "unknown strategy": lambda data: data.update(sync="telepathy"),
+    "no threads": lambda data: data.update(cpu_threads=0),
+    "no compute units": lambda data: data.update(compute_units=0),
+    "no device": lambda data: data.update(device="", compute_units=0),
+    "newer schema": lambda data: data.update(schema=2),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found(plan: Plan, damage: str) -> None:
+    data = copy.deepcopy(plan.to_json())
+    check_plan(Plan.from_json(data), chain())  # it is right before
+    DAMAGE[damage](data)
+    with pytest.raises(PlanError) as caught:
+        check_plan(Plan.from_json(data), chain())
+    assert "\n" not in str(caught.value)
+
+
+def test_table_shows_every_layer(plan: Plan) -> None:
+    text = str(plan)
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["first", "second", "third"]
+    assert all("6/12" in line for line in text.splitlines()[2:])
+
+
+# Waits ---------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> tuple[Graph, list[Task]]:
+    """A small network of convolutions (or of linear layers with leading dimensions) and unsplit ops, and its tasks."""
+    spatial = draw(st.booleans())
+    groups = draw(st.sampled_from([1, 2, 4]))
+    shape = (draw(st.integers(1, 2)), 4, draw(st.integers(1, 7)), 3) if spatial else (*draw(leading), 4)
+    tensors = {"t0": Tensor("t0", shape, F4, Layout.channels_last(len(shape)))}
+    nodes: list[Node] = []
+    constants: dict[str, Array] = {}
+    for i in range(1, draw(st.integers(2, 5))):
+        source, other = (f"t{draw(st.integers(0, i - 1))}" for _ in range(2))
+        name, residual = f"t{i}", draw(st.booleans())
+        tensors[name] = Tensor(name, shape, F4, Layout.channels_last(len(shape)))
+        if draw(st.integers(0, 3)) == 0:
+            nodes.append(Node(f"n{i}", Activate(Activation("relu")), (source,), (name,)))
+            continue
+        op: SplitOp
+        if spatial:
+            kernel, dilation = draw(st.sampled_from([(1, 1), (3, 1), (3, 2)]))
+            pad = dilation * (kernel // 2)
+            op = Conv2d(
+                shape[0], 4, *shape[2:], 4, kernel, kernel, 1, 1, pad, pad, pad, pad, dilation, dilation, groups,
+                residual=residual,
+            )  # fmt: skip
+            constants[f"w{i}"] = np.zeros((4, 4 // groups, kernel, kernel), np.float32)
+        else:
+            op = Linear(int(np.prod(shape[:-1])), 4, 4, residual=residual)
+            constants[f"w{i}"] = np.zeros((4, 4), np.float32)
+        nodes.append(Node(f"n{i}", op, (source, f"w{i}", "", other if residual else ""), (name,)))
+    graph = Graph("random", tuple(nodes), tensors, constants, ("t0",), (nodes[-1].outputs[0],))
+    choices = {}
+    for node in graph.split_nodes():
+        assert isinstance(node.op, SplitOp)
+        axis = draw(st.sampled_from(node.op.axes))
+        step = node.op.step(axis)
+        choices[node.name] = Choice(axis, step * draw(st.integers(0, node.op.units(axis) // step)))
+    return graph, layer_tasks(graph, choices, TRAITS)
+
+
+leading = st.sampled_from([(1,), (5,), (2, 3), (1, 6), (1, 2, 2), (6, 1)])
+
+
+def reads_of(graph: Graph, node: Node, task: Task) -> dict[str, Array]:
+    """Which elements of each input tensor really influence the task's outputs, found output by output."""
+    shapes = {name: graph.tensors[name].shape for name in node.inputs if name in graph.tensors}
+    marks = {name: np.zeros(shape, bool) for name, shape in shapes.items()}
+    op = node.op
+    if not isinstance(op, SplitOp) or task.axis == "none":
+        return {name: np.ones(shape, bool) for name, shape in shapes.items()}
+    wrote = written_by(graph, node, task)
+    x = marks[node.inputs[0]]
+    for index in zip(*np.nonzero(wrote), strict=True):
+        if isinstance(op, Conv2d):
+            n, c, oh, ow = index
+            per_group = op.C_in // op.groups
+            first = c // (op.C_out // op.groups) * per_group
+            for i in range(op.KH):
+                for j in range(op.KW):
+                    ih = oh * op.stride_h - op.pad_top + i * op.dilation_h
+                    iw = ow * op.stride_w - op.pad_left + j * op.dilation_w
+                    if 0 <= ih < op.H and 0 <= iw < op.W:
+                        x[n, first : first + per_group, ih, iw] = True
+        else:
+            x[index[:-1]] = True
+    if len(node.inputs) > 3 and node.inputs[3]:
+        marks[node.inputs[3]] |= wrote
+    return marks
+
+
+def written_by(graph: Graph, node: Node, task: Task) -> Array:
+    """Which elements of the node's output the task writes, by units counted in logical order."""
+    shape = graph.tensors[node.outputs[0]].shape
+    if not isinstance(node.op, SplitOp) or task.axis == "none":
+        return np.ones(shape, bool)
+    if isinstance(node.op, Conv2d):
+        unit = np.broadcast_to(np.arange(shape[1])[:, None, None] if task.axis == "channel"
+                               else np.arange(shape[2])[:, None], shape)  # fmt: skip
+    elif task.axis == "channel":
+        unit = np.broadcast_to(np.arange(shape[-1]), shape)
+    else:
+        unit = np.broadcast_to(np.arange(node.op.M).reshape(*shape[:-1], 1), shape)
+    return np.asarray((task.start <= unit) & (unit < task.stop))
+
+
+@given(networks())
+def test_waits_against_element_wise_dependencies(case: tuple[Graph, list[Task]]) -> None:
+    """Each task waits for the writers of all elements that it reads, and for no later task than it must."""
+    graph, tasks = case
+    nodes = {node.name: node for node in graph.nodes}
+    numbers, counts = [], {"cpu": 0, "gpu": 0}
+    writer = {name: np.full(t.shape, -1) for name, t in graph.tensors.items()}
+    for i, task in enumerate(tasks):
+        counts[task.side] += 1
+        numbers.append(counts[task.side])
+        writer[nodes[task.node].outputs[0]][written_by(graph, nodes[task.node], task)] = i
+    for i, task in enumerate(add_waits(graph, tasks)):
+        node = nodes[task.node]
+        needed = 0
+        for name, mask in reads_of(graph, node, task).items():
+            for j in np.unique(writer[name][mask]):
+                if j >= 0 and tasks[j].side != task.side:
+                    needed = max(needed, numbers[j])
+                assert j < i
+        assert task.wait_for >= needed, f"{task} starts before task {needed} of the other side is done"
+        # A box of rows holds those between dilated taps as well; linear layers with more dimensions have no boxes.
+        if isinstance(node.op, Conv2d) and node.op.dilation_h == 1:
+            assert task.wait_for == needed, f"{task} needs no more than task {needed}"
+
+
+@given(networks())
+def test_both_sides_come_to_their_end(case: tuple[Graph, list[Task]]) -> None:
+    """In whatever order the sides make progress, no task waits for ever."""
+    graph, tasks = case
+    waiting = add_waits(graph, tasks)
+    queues = {side: [t for t in waiting if t.side == side] for side in ("cpu", "gpu")}
+    for eager in ("cpu", "gpu"):
+        done = {"cpu": 0, "gpu": 0}
+        lazy = "gpu" if eager == "cpu" else "cpu"
+        while done["cpu"] < len(queues["cpu"]) or done["gpu"] < len(queues["gpu"]):
+            for side, other in ((eager, lazy), (lazy, eager)):
+                left = queues[side][done[side] :]
+                if left and left[0].wait_for <= done[other]:
+                    done[side] += 1
+                    break
+            else:
+                pytest.fail(f"deadlock at {done}: {queues}")
+
+
+def test_launch_and_plan_name_the_same_kernel() -> None:
+    depthwise = Conv2d(1, 32, 8, 8, 32, 3, 3, 1, 1, 1, 1, 1, 1, groups=32)
+    graph = graph_of(depthwise, LAYER)
+    plan = assemble(graph, share_choices(graph, "channel", 0.5), None, USE)
+    kernels = [t.implementation for t in plan.tasks if t.side == "gpu"]
+    parts = [op.part("channel", 0, op.units("channel") // 2).op for op in (depthwise, LAYER)]
+    assert kernels == [launch(p.kind, p.columns(), TRAITS).names()[0] for p in parts]
+    assert [t.implementation for t in plan.tasks if t.side == "cpu"] == ["numpy_depthwise", "numpy_matmul"]
