@@ -42,6 +42,7 @@ class LayerRig:
     """Copies of one layer, ready to be run at any cut."""
 
     def __init__(self, op: SplitOp, sync: Sync | None, cpu_threads: int, copies: int | None = None) -> None:
+        self.op = op
         shapes = layer_shapes(op)
         footprint = 4 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes.values())
         self.copies = copies or int(np.clip(FOOTPRINT_BYTES // max(footprint, 1), 2, MAX_COPIES))

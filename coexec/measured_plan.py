@@ -1,7 +1,7 @@
 """Plans without a profile: times this model's own layers on the spot (``profile="measure"``).
 
 Each distinct layer is timed alone on either side; from that follows the cut at which both should finish
-together, along each axis; that cut and its neighbours are then timed, and the fastest is kept.
+together, along each axis; from there a hill climb over measured cuts finds the fastest.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from coexec.costs import unsplit_op_us
 from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
 from coexec.launch import launch
-from coexec.measure import LayerRig, interleaved
+from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.sync import Sync
+
+
+COPIES = 4
+"""Copies of a layer that take turns; fewer than a profile uses, since every cut packs the weights of each."""
 
 
 class _Measured:
@@ -58,33 +62,52 @@ def measure_choices(graph: Graph, sync: Sync, use: Resources, effort_s: float) -
 
 
 def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice:
-    """The fastest of a few measured cuts of one layer."""
-    rig = LayerRig(op, sync, use.cpu_threads)
-    whole = op.units("channel")
-    alone = interleaved(
-        [rig.timer(Choice("channel", cut)) for cut in (0, whole)], max_rounds=10, min_rounds=3, budget_s=budget_s / 4
-    )
-    cpu_us, gpu_us = (t.median_us for t in alone)
-    tried = [Choice("channel", 0), Choice("channel", whole)]
+    """The fastest measured cut of one layer.
+
+    A hill climb along each axis from the cut at which both sides should finish together; the fastest few and
+    both exclusive choices are then timed again, interleaved, since the minimum of noisy timings flatters.
+    """
+    deadline = time.perf_counter() + budget_s
+    rig = LayerRig(op, sync, use.cpu_threads, copies=COPIES)
+    exclusive = [Choice("channel", 0), Choice("channel", op.units("channel"))]
+    cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, rounds=3))
+    fastest: list[Choice] = []
     for axis in op.axes if use.split else ():
-        tried += [Choice(axis, cut) for cut in _around_balance(op, axis, cpu_us, gpu_us, use)]
-    timings = interleaved(
-        [rig.timer(c) for c in tried], max_rounds=20, min_rounds=3, budget_s=budget_s * 3 / 4, warm_up_s=0.0
-    )
-    best = min(range(len(tried)), key=lambda i: timings[i].median_us)
-    choice, us = tried[best], timings[best].median_us
+        fastest += _climb(rig, axis, _cuts(op, axis, use), cpu_us, gpu_us, deadline)
+    finalists = [*exclusive, *fastest]
+    left_s = max(0.0, deadline - time.perf_counter())
+    timings = _time(rig, finalists, rounds=30, budget_s=left_s)
+    best = min(range(len(finalists)), key=lambda i: timings[i].median_us)
+    cpu_us, gpu_us = timings[0].median_us, timings[1].median_us
+    choice, us = finalists[best], timings[best].median_us
     share = choice.cut / op.units(choice.axis)
-    costs = Costs(cpu_us * (1 - share), gpu_us * share, max(0.0, us - max(cpu_us * (1 - share), gpu_us * share)), us)
-    return replace(choice, costs=costs)
+    parts = (cpu_us * (1 - share), gpu_us * share)
+    return replace(choice, costs=Costs(*parts, max(0.0, us - max(parts)), us))
 
 
-def _around_balance(op: SplitOp, axis: Axis, cpu_us: float, gpu_us: float, use: Resources) -> list[int]:
-    """The aligned cut at which both sides should finish together, and its neighbours."""
-    assert use.traits is not None
-    variant, _ = launch(op.kind, op.columns(), use.traits).one()
-    cuts = aligned_cuts(op, axis, variant.alignment(axis, use.traits))
+def _climb(rig: LayerRig, axis: Axis, cuts: list[int], cpu_us: float, gpu_us: float, deadline: float) -> list[Choice]:
+    """The fastest two cuts found along one axis."""
     if not cuts:
         return []
-    balance = op.units(axis) * cpu_us / (cpu_us + gpu_us)
-    nearest = min(range(len(cuts)), key=lambda i: abs(cuts[i] - balance))
-    return cuts[max(0, nearest - 2) : nearest + 3]
+    balance = rig.op.units(axis) * cpu_us / (cpu_us + gpu_us)
+    here = min(range(len(cuts)), key=lambda i: abs(cuts[i] - balance))
+    seen: dict[int, float] = {}
+    while True:
+        new = [i for i in (here - 1, here, here + 1) if 0 <= i < len(cuts) and i not in seen]
+        timings = _time(rig, [Choice(axis, cuts[i]) for i in new], rounds=3)
+        seen |= {i: t.median_us for i, t in zip(new, timings, strict=True)}
+        best = min(seen, key=lambda i: seen[i])
+        if best == here or time.perf_counter() > deadline:
+            return [Choice(axis, cuts[i]) for i in sorted(seen, key=lambda i: seen[i])[:2]]
+        here = best
+
+
+def _time(rig: LayerRig, choices: list[Choice], rounds: int, budget_s: float = 0.0) -> list[Timing]:
+    timers = [rig.timer(choice) for choice in choices]
+    return interleaved(timers, warm_up_s=0.0, min_rounds=min(rounds, 5), max_rounds=rounds, budget_s=budget_s)
+
+
+def _cuts(op: SplitOp, axis: Axis, use: Resources) -> list[int]:
+    assert use.traits is not None
+    variant, _ = launch(op.kind, op.columns(), use.traits).one()
+    return aligned_cuts(op, axis, variant.alignment(axis, use.traits))

@@ -212,7 +212,7 @@ class SvmFlags(Sync):
 
     def abort(self) -> None:
         self._ints[STATUS] = GIVEN_UP
-        self._drain(ABORT_WAIT_S)
+        drain(self.session, ABORT_WAIT_S)
         self._clear_arrivals()
 
     def _enqueue(self, launches: Sequence[Launch]) -> None:
@@ -245,24 +245,16 @@ class SvmFlags(Sync):
 
     def _relaunch(self) -> None:
         """A kernel's wait ran out although the CPU side is alive: launch again what is not done."""
-        self._drain()
+        drain(self.session)
         self._clear_arrivals()
         self._ints[STATUS] = RUNNING
         self._enqueue(self._launches[self._ints[GPU] - self._base :])
-
-    def _drain(self, limit_s: float = HOST_WAIT_S) -> None:
-        """Wait until the queue is empty, with a bound; kernels fall through while the status is set."""
-        import pyopencl as cl
-
-        event = cl.enqueue_marker(self.session.queue)
-        self.session.queue.flush()
-        poll_event(event, self.session, limit_s)
 
     def _clear_arrivals(self) -> None:
         import pyopencl as cl
 
         cl.enqueue_fill_buffer(self.session.queue, self._arrivals, np.int32(0), 0, self._arrivals.size)
-        self._drain()
+        drain(self.session)
 
 
 class HostFlags(Sync):
@@ -336,8 +328,7 @@ class Events(Sync):
         pass
 
     def abort(self) -> None:
-        if self._events:
-            poll_event(list(self._events.values())[-1], self.session, ABORT_WAIT_S)
+        drain(self.session, ABORT_WAIT_S)
 
 
 SYNC: dict[str, type[Sync]] = {cls.name: cls for cls in (SvmFlags, HostFlags, Events)}
@@ -480,6 +471,15 @@ def poll_event(event: Any, session: Session, limit_s: float = HOST_WAIT_S) -> No
             raise DeviceError(f"{session.info.id}: a command failed with OpenCL error {status}")
         if time.perf_counter() > deadline:
             raise SyncTimeout(f"{session.info.id} did not finish within {limit_s:.0f} s; open it again")
+
+
+def drain(session: Session, limit_s: float = HOST_WAIT_S) -> None:
+    """Wait, with a bound, until the queue is empty."""
+    import pyopencl as cl
+
+    event = cl.enqueue_marker(session.queue)
+    session.queue.flush()
+    poll_event(event, session, limit_s)
 
 
 def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> Any:
