@@ -42,11 +42,14 @@ MODELS: dict[str, ZooModel] = {
 def build(
     name: str, seed: int = 0, batch: int = 1, image_size: int | None = None, classes: int = 1000
 ) -> onnx.ModelProto:
-    """The named model; see the module's docstring."""
+    """The named model; see the module's docstring. ``InputError`` for a size that the architecture doesn't take."""
+    from coexec.errors import InputError
     from coexec.zoo.builder import Builder
 
     entry = MODELS[name]
-    size = image_size or entry.image_size
+    size = entry.image_size if image_size is None else image_size
+    if min(batch, size, classes) < 1:
+        raise InputError(f"{name}: batch {batch}, image_size {size} and classes {classes} have to be at least 1")
     builder = Builder(name, (batch, 3, size, size), seed)
     architecture: Callable[..., str] = getattr(import_module(f"coexec.zoo.{entry.module}"), name)
     return builder.finish(architecture(builder, classes), (batch, classes))

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from coexec.errors import InputError
 
 OPSET = 20
 IR_VERSION = 10
@@ -26,23 +28,44 @@ class Builder:
         self.parameters = 0
         self._rng = np.random.default_rng(seed)
         self._nodes: list[onnx.NodeProto] = []
-        self._initializers: list[onnx.TensorProto] = []
+        self._model = onnx.ModelProto()  # takes each weight as it comes, which saves copies of VGG-16's 553 MB
 
     def node(self, op: str, name: str, inputs: Sequence[str], shape: tuple[int, ...], **attributes: Any) -> str:
         """Append one node with one output of ``shape``; the output has the node's name."""
-        self._nodes.append(helper.make_node(op, list(inputs), [name], name=name, **attributes))
-        self.shape[name] = shape
+        self._append(op, name, inputs, {name: shape}, attributes)
         return name
+
+    def _append(
+        self,
+        op: str,
+        name: str,
+        inputs: Sequence[str],
+        outputs: dict[str, tuple[int, ...]],
+        attributes: dict[str, Any],
+    ) -> None:
+        for shape in outputs.values():
+            if min(shape) < 1:
+                raise InputError(f"{self.name}: {name} would give shape {shape}; use a larger image_size")
+        self._nodes.append(helper.make_node(op, list(inputs), list(outputs), name=name, **attributes))
+        self.shape.update(outputs)
 
     def constant(self, name: str, value: npt.NDArray[Any], trained: bool = False) -> str:
         """An initializer; ``trained`` ones count as parameters."""
-        self._initializers.append(numpy_helper.from_array(value, name))
+        little_endian = value.astype(value.dtype.newbyteorder("<"), copy=False)
+        self._model.graph.initializer.add(
+            name=name,
+            dims=value.shape,
+            data_type=helper.np_dtype_to_tensor_dtype(value.dtype),
+            raw_data=little_endian.tobytes(),
+        )
         self.parameters += value.size if trained else 0
         return name
 
     def normal(self, shape: tuple[int, ...], std: float) -> Floats:
         """Seeded normal values."""
-        return self._rng.standard_normal(shape, np.float32) * np.float32(std)
+        values = self._rng.standard_normal(shape, np.float32)
+        values *= np.float32(std)
+        return values
 
     def conv(
         self,
@@ -135,6 +158,13 @@ class Builder:
         shape[axis] = sum(self.shape[p][axis] for p in parts)
         return self.node("Concat", name, parts, tuple(shape), axis=axis)
 
+    def split(self, x: str, names: Sequence[str]) -> list[str]:
+        """Equal consecutive pieces of the last axis; the node is called like ``x``, with ".split"."""
+        *lead, length = self.shape[x]
+        pieces = {name: (*lead, length // len(names)) for name in names}
+        self._append("Split", f"{x}.split", [x], pieces, {"axis": -1, "num_outputs": len(names)})
+        return list(names)
+
     def gemm(self, x: str, name: str, features: int) -> str:
         """Fully connected layer on a matrix, weights stored as torchvision exports them (transB)."""
         n, k = self.shape[x]
@@ -160,13 +190,12 @@ class Builder:
         for node in self._nodes:
             node.output[:] = ["output" if name == output else name for name in node.output]
             node.input[:] = ["output" if name == output else name for name in node.input]
-        graph = helper.make_graph(
-            self._nodes,
-            self.name,
-            [helper.make_tensor_value_info("input", TensorProto.FLOAT, self.input_shape)],
-            [helper.make_tensor_value_info("output", TensorProto.FLOAT, shape)],
-            self._initializers,
-        )
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], producer_name="coexec.zoo")
+        model, graph = self._model, self._model.graph
+        graph.name = self.name
+        graph.node.extend(self._nodes)
+        graph.input.append(helper.make_tensor_value_info("input", TensorProto.FLOAT, self.input_shape))
+        graph.output.append(helper.make_tensor_value_info("output", TensorProto.FLOAT, shape))
+        model.opset_import.append(helper.make_opsetid("", OPSET))
+        model.producer_name = "coexec.zoo"
         model.ir_version = IR_VERSION
         return model

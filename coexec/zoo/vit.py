@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from coexec.errors import InputError
 from coexec.zoo.builder import Builder
 
 WIDTH, DEPTH, HEADS, MLP, PATCH = 768, 12, 12, 3072, 32
 
 
 def vit_b32(b: Builder, classes: int) -> str:
+    if b.input_shape[2] % PATCH:
+        raise InputError(f"vit_b32: image_size {b.input_shape[2]} is no multiple of {PATCH}")
     x = b.conv("input", "conv_proj", WIDTH, PATCH, PATCH, bias=True)
     n, _, height, width = b.shape[x]
     patches = height * width
@@ -46,20 +49,12 @@ def _attention(b: Builder, x: str, name: str) -> str:
     n, tokens, _ = b.shape[x]
     depth = WIDTH // HEADS
     joint = b.linear(x, f"{name}.in_proj", 3 * WIDTH)
-    split = b.constant(f"{name}.heads.shape", np.array([n, tokens, 3, HEADS, depth], np.int64))
-    joint = b.node("Reshape", f"{name}.heads", [joint, split], (n, tokens, 3, HEADS, depth))
-    joint = b.node("Transpose", f"{name}.qkv", [joint], (3, n, HEADS, tokens, depth), perm=[2, 0, 3, 1, 4])
-    q, k, v = (
-        b.node(
-            "Gather",
-            f"{name}.{part}",
-            [joint, b.constant(f"{name}.{part}.index", np.array(i, np.int64))],
-            (n, HEADS, tokens, depth),
-            axis=0,
-        )
-        for i, part in enumerate(("q", "k", "v"))
-    )
-    k = b.node("Transpose", f"{name}.k_t", [k], (n, HEADS, depth, tokens), perm=[0, 1, 3, 2])
+    heads = b.constant(f"{name}.heads.shape", np.array([n, tokens, HEADS, depth], np.int64))
+    pieces = b.split(joint, [f"{name}.{part}" for part in ("q", "k", "v")])
+    q, k, v = (b.node("Reshape", f"{piece}.heads", [piece, heads], (n, tokens, HEADS, depth)) for piece in pieces)
+    q = b.node("Transpose", f"{q}.t", [q], (n, HEADS, tokens, depth), perm=[0, 2, 1, 3])
+    k = b.node("Transpose", f"{k}.t", [k], (n, HEADS, depth, tokens), perm=[0, 2, 3, 1])
+    v = b.node("Transpose", f"{v}.t", [v], (n, HEADS, tokens, depth), perm=[0, 2, 1, 3])
     scores = b.node("MatMul", f"{name}.scores", [q, k], (n, HEADS, tokens, tokens))
     scale = b.constant(f"{name}.scale", np.array(depth**-0.5, np.float32))
     scores = b.node("Mul", f"{name}.scaled", [scores, scale], b.shape[scores])
