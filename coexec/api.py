@@ -80,7 +80,7 @@ def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = No
     from coexec.frontends.onnx import load_onnx
 
     if not isinstance(model, str | os.PathLike) and type(model).__name__ != "ModelProto":
-        raise InputError(f"a model is an ONNX file or an onnx.ModelProto, not {type(model).__name__}; export it to ONNX")
+        raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {type(model).__name__}; export it to ONNX")
     graph = load_onnx(model, input_shapes)
     for note in graph.notes:
         warnings.warn(note, stacklevel=3)

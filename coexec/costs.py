@@ -88,5 +88,6 @@ def traffic_bytes(kind: str, c: Mapping[str, Ints]) -> Ints:
     """Bytes of input, weights and output, each counted once."""
     if kind == "linear":
         return 4 * (c["M"] * c["K"] + c["K"] * c["N"] + c["M"] * c["N"])
+    inputs = c["N"] * c["H"] * c["W"] * c["C_in"]
     weights = c["KH"] * c["KW"] * (c["C_in"] // c["groups"]) * c["C_out"]
-    return 4 * (c["N"] * c["H"] * c["W"] * c["C_in"] + weights + c["N"] * output_height(c) * output_width(c) * c["C_out"])
+    return 4 * (inputs + weights + c["N"] * output_height(c) * output_width(c) * c["C_out"])

@@ -10,7 +10,6 @@ from coexec.layout import Shape
 from coexec.ops.base import Box, SplitOp
 from coexec.plan import Side, Task
 
-
 NamedBox = tuple[str, Box]
 
 

@@ -20,7 +20,6 @@ from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.sync import Sync
 
-
 COPIES = 4
 """Copies of a layer that take turns; fewer than a profile uses, since every cut packs the weights of each."""
 

@@ -41,13 +41,17 @@ class Resources:
     split: bool = True
 
 
+NO_COSTS = Costs(0.0, 0.0, 0.0, 0.0)
+"""Of a choice that was not predicted."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """How one layer is cut: the GPU computes the first ``cut`` units of ``axis``."""
 
     axis: Axis
     cut: int
-    costs: Costs = Costs(0.0, 0.0, 0.0, 0.0)
+    costs: Costs = NO_COSTS
 
 
 @dataclass(frozen=True)
@@ -115,9 +119,7 @@ def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Eval
     return evaluated
 
 
-def assemble(
-    graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None, resources: Resources
-) -> Plan:
+def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None, resources: Resources) -> Plan:
     """The plan that carries out these choices, layer by layer."""
     layer_us = sum(choice.costs.predicted_us for choice in choices.values())
     other_us = 0.0 if costs is None else sum(costs.op_us(graph, n) for n in graph.nodes if n.name not in choices)
@@ -235,7 +237,7 @@ def _side_columns(layer: Candidates, side: str) -> tuple[list[int], list[Columns
     index: list[int] = []
     columns: list[Columns] = []
     base = layer.op.columns()
-    base["activation"] = np.array([getattr(layer.op, "activation").code])
+    base["activation"] = np.array([layer.op.activation.code])
     for axis in dict.fromkeys(layer.axes):
         units = layer.op.units(axis)
         own = [j for j, a in enumerate(layer.axes) if a == axis]

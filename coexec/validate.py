@@ -134,11 +134,11 @@ def validate_model(
     """
     _check(step, seconds_per_layer)
     graph = load_graph(model, input_shapes)
-    setting = open_setting(device, cpu_threads, compute_units, sync)
-    chooser = _chooser(setting, profile, seconds_per_layer)
     distinct = distinct_layers(graph)
     if not distinct:
         raise InputError(f"{graph.name} has no layer that can be split, so there is nothing to validate")
+    setting = open_setting(device, cpu_threads, compute_units, sync)
+    chooser = _chooser(setting, profile, seconds_per_layer)
     layers = [NamedLayer(names[0], op) for op, names in distinct.items()]  # type: ignore[arg-type]
     results = _validate(layers, chooser, step, seconds_per_layer, progress, extra=1)
     if progress:

@@ -112,8 +112,8 @@ class KernelVariant(ABC):
 
     def options(self, op: SplitOp, tile: Tile) -> dict[str, int]:
         """All -D options of the program that runs ``op``."""
-        activation = getattr(op, "activation").code
-        return {**tile.defines, "ACTIVATION": activation, "RESIDUAL": int(getattr(op, "residual"))}
+        activation = op.activation.code
+        return {**tile.defines, "ACTIVATION": activation, "RESIDUAL": int(op.residual)}
 
 
 def ceil_div(a: Ints, b: Ints | int) -> Ints:

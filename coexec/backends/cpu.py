@@ -97,8 +97,7 @@ class NumpyPointwise(CpuVariant):
         kernel = np.ascontiguousarray(weight[0, 0], np.float32)
         finish = _finisher(op, bias)
         pixels = [
-            (_pixels(x[n]), _pixels(output[n]), None if residual is None else _pixels(residual[n]))
-            for n in range(op.N)
+            (_pixels(x[n]), _pixels(output[n]), None if residual is None else _pixels(residual[n])) for n in range(op.N)
         ]
 
         def routine() -> None:
@@ -123,9 +122,7 @@ class NumpyIm2col(CpuVariant):
         assert x is not None and weight is not None
         groups, c_in, c_out = op.groups, op.C_in // op.groups, op.C_out // op.groups
         taps = op.KH * op.KW * c_in
-        kernel = np.ascontiguousarray(
-            weight.reshape(taps, groups, c_out).transpose(1, 0, 2), np.float32
-        )
+        kernel = np.ascontiguousarray(weight.reshape(taps, groups, c_out).transpose(1, 0, 2), np.float32)
         finish = _finisher(op, bias)
         padded, fill = _padding(op, x)
         rows = max(1, min(op.OH, IM2COL_BLOCK_BYTES // max(1, 4 * op.OW * taps * groups)))

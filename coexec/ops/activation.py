@@ -33,6 +33,9 @@ class Activation:
         ACTIVATIONS[self.kind](x, self)
 
 
+NO_ACTIVATION = Activation()
+
+
 def _none(x: Array, a: Activation) -> None:
     pass
 
@@ -107,8 +110,14 @@ def erf(x: Array) -> Array:
     c = np.clip(x, np.float32(-4), np.float32(4))
     c2 = c * c
     p = np.full_like(c2, -2.72614225801306e-10)
-    for k in (2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05, -7.34990630326855e-04,
-              -2.95459980854025e-03, -1.60960333262415e-02):
+    for k in (
+        2.77068142495902e-08,
+        -2.10102402082508e-06,
+        -5.69250639462346e-05,
+        -7.34990630326855e-04,
+        -2.95459980854025e-03,
+        -1.60960333262415e-02,
+    ):
         p *= c2
         p += np.float32(k)
     q = np.full_like(c2, -1.45660718464996e-05)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coexec.layout import Array, Shape
+from coexec.ops.activation import Activation
 
 Axis = Literal["channel", "row", "none"]
 Box = tuple[slice, ...]
@@ -84,6 +85,10 @@ class SplitOp(Op):
     """
 
     axes: ClassVar[tuple[Axis, ...]] = ("channel", "row")
+
+    bias: bool
+    residual: bool
+    activation: Activation
 
     @abstractmethod
     def units(self, axis: Axis) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
-from coexec.ops.activation import Activation
+from coexec.ops.activation import NO_ACTIVATION, Activation
 from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Part, SplitOp
 
 
@@ -45,7 +45,7 @@ class Conv2d(SplitOp):
     groups: int = 1
     bias: bool = False
     residual: bool = False
-    activation: Activation = Activation()
+    activation: Activation = NO_ACTIVATION
 
     kind: ClassVar[str] = "conv2d"
 
@@ -69,7 +69,7 @@ class Conv2d(SplitOp):
         expected = (self.C_out, self.C_in // self.groups, self.KH, self.KW)
         if weight.shape != expected or self.C_in % self.groups or self.C_out % self.groups:
             raise ModelError(
-                f"conv2d: weight of shape {weight.shape} does not fit {self.C_in} input channels in {self.groups} groups"
+                f"conv2d: weight of shape {weight.shape} does not fit {self.C_in} input channels, {self.groups} groups"
             )
         if self.OH < 1 or self.OW < 1:
             raise ModelError(f"conv2d: kernel {self.KH}x{self.KW} is larger than the padded input {self.H}x{self.W}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
-from coexec.ops.activation import Activation
+from coexec.ops.activation import NO_ACTIVATION, Activation
 from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Part, SplitOp
 
 
@@ -27,7 +27,7 @@ class Linear(SplitOp):
     N: int
     bias: bool = False
     residual: bool = False
-    activation: Activation = Activation()
+    activation: Activation = NO_ACTIVATION
 
     kind: ClassVar[str] = "linear"
 

@@ -458,6 +458,18 @@ def test_waits_against_element_wise_dependencies(case: tuple[Graph, list[Task]])
             assert task.wait_for == needed, f"{task} needs no more than task {needed}"
 
 
+def test_a_tensor_that_is_input_and_residual_is_waited_for_as_a_whole() -> None:
+    """y = conv(x) + x: a part adds its own channels of x only, but convolves all of them."""
+    conv = Conv2d(1, 8, 4, 4, 8, 1, 1)
+    tensors = {name: Tensor(name, (1, 8, 4, 4), F4, Layout.channels_last(4)) for name in "xab"}
+    constants = {"w": np.zeros((8, 8, 1, 1), np.float32)}
+    skip = Conv2d(1, 8, 4, 4, 8, 1, 1, residual=True)
+    nodes = (Node("first", conv, ("x", "w"), ("a",)), Node("second", skip, ("a", "w", "", "a"), ("b",)))
+    graph = Graph("skip", nodes, tensors, constants, ("x",), ("b",))
+    tasks = add_waits(graph, layer_tasks(graph, share_choices(graph, "channel", 0.5), TRAITS))
+    assert [(t.side, t.node, t.wait_for) for t in tasks[2:]] == [("gpu", "second", 1), ("cpu", "second", 1)]
+
+
 @given(networks())
 def test_both_sides_come_to_their_end(case: tuple[Graph, list[Task]]) -> None:
     """In whatever order the sides make progress, no task waits for ever."""

@@ -1,0 +1,105 @@
+"""The zoo's models, split, against onnxruntime: the sample of `scripts/check`; and that the check can fail."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coexec import zoo
+from coexec.conformance import (
+    AXES,
+    SHARES,
+    TOLERANCE,
+    Link,
+    all_cases,
+    check_models,
+    find_links,
+    report,
+    run_poisoned,
+    sample_cases,
+)
+from coexec.device import Session
+from coexec.executor import Executor
+from coexec.measure import LayerRig
+from coexec.network_timing import random_feeds
+from coexec.ops.linear import Linear
+from coexec.planner import Choice, Resources, assemble
+from coexec.sync import open_sync
+
+MODELS = list(zoo.MODELS)
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("name", MODELS)
+def test_model_equals_onnxruntime(name: str) -> None:
+    links = find_links()
+    if not links:
+        pytest.skip("no usable OpenCL device here")
+    results = check_models({name: getattr(zoo, name)}, {name: sample_cases(MODELS, links)[name]})
+    assert results
+    for result in results:
+        assert result.ok, result
+        assert result.tensors > 15
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_sample_reaches_everything(count: int) -> None:
+    """Each model, device with strategy, axis and share, however many models there are."""
+    links = find_links()
+    if not links:
+        pytest.skip("no usable OpenCL device here")
+    names = MODELS[:count]
+    cases = sample_cases(names, links)
+    pairs = [(link, cut) for own in cases.values() for link, cuts in own.items() for cut in cuts]
+    assert [name for name, own in cases.items() if own] == names
+    assert {link for link, _ in pairs} == set(links)
+    assert {(cut.axis, cut.share) for _, cut in pairs} == {(axis, share) for axis in AXES for share in SHARES}
+    full = sum(len(cuts) for own in all_cases(names, links).values() for cuts in own.values())
+    assert full == count * len(links) * len(AXES) * len(SHARES)
+    assert len(pairs) <= max(full // 2, len(AXES) * len(SHARES) + len(links))
+
+
+def test_what_a_plan_leaves_out_is_seen(opencl_link: Link) -> None:
+    """On poisoned memory a missing part is NaN, also in the second run and with memories of their own."""
+    sync = open_sync(Session(opencl_link.info, 1), opencl_link.sync)
+    graph = LayerRig(Linear(8, 16, 64), None, 1, copies=2).graph
+    use = Resources("", "", sync.session.traits, 1, sync.name)
+    whole = assemble(graph, {node.name: Choice("channel", 32) for node in graph.nodes}, None, use)
+    executor, feeds = Executor(graph, sync, 1), random_feeds(graph)
+    for missing in ("cpu", "gpu"):
+        executor.load(whole)
+        assert np.isfinite(run_poisoned(executor, whole, feeds)["y1"]).all()
+        halves = replace(whole, tasks=tuple(replace(t, wait_for=0) for t in whole.tasks if t.side != missing))
+        executor.load(halves)
+        for _ in range(2):
+            result = run_poisoned(executor, halves, feeds)["y1"]
+            lost = slice(32, 64) if missing == "cpu" else slice(0, 32)
+            assert np.isnan(result[:, lost]).all()
+            assert np.isfinite(np.delete(result, np.arange(64)[lost], axis=1)).all()
+
+
+def test_a_wrong_model_fails(opencl_link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One weight of one layer off by a percent of its largest value is found."""
+    from coexec import conformance
+
+    original = conformance.load_graph
+
+    def off(proto: object) -> object:
+        graph = original(proto)
+        name = next(node.inputs[1] for node in graph.split_nodes())
+        weight = graph.constants[name].copy()
+        weight[0] += 0.01 * np.abs(weight).max()
+        return replace(graph, constants={**graph.constants, name: weight})
+
+    models = {"squeezenet": lambda: zoo.build("squeezenet", image_size=64)}
+    cases = {"squeezenet": {opencl_link: sample_cases(["squeezenet"], [opencl_link])["squeezenet"][opencl_link][:1]}}
+    (right,) = check_models(models, cases)
+    assert right.ok
+    monkeypatch.setattr(conformance, "load_graph", off)
+    (wrong,) = check_models(models, cases)
+    assert not wrong.ok
+    assert wrong.max_rel_error > TOLERANCE
+    assert report([right, wrong])["failed"] == 1

@@ -1,0 +1,174 @@
+"""Validation and benchmarks give the documents that their users rely on, and measure what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coexec import zoo
+from coexec.bench import Effort, bench_layers, bench_models
+from coexec.conformance import Link
+from coexec.device import cpu_cores
+from coexec.errors import CoexecError, InputError
+from coexec.experiment import open_setting
+from coexec.layer_model import layer_model
+from coexec.ops.conv2d import Conv2d
+from coexec.ops.linear import Linear
+from coexec.suites import NamedLayer
+from coexec.validate import grid, validate_layers, validate_model
+
+LAYERS = [
+    NamedLayer("dense", Linear(8, 64, 128)),
+    NamedLayer("conv", Conv2d(1, 8, 14, 14, 64, 3, 3, 1, 1, 1, 1, 1, 1)),
+]
+LAYER_KEYS = {
+    "name", "op", "axis", "cut", "units", "predicted_us", "measured_us", "oracle_us", "oracle_axis", "oracle_cut",
+    "cpu_us", "gpu_us", "efficiency",
+}  # fmt: skip
+SUMMARY_KEYS = {"device", "noise", "layers", "oracle_ratio", "speedup", "oracle_speedup", "efficiency", "mape"}
+
+
+def positive(values: dict[str, Any], *names: str) -> None:
+    for name in names:
+        assert isinstance(values[name], float) and values[name] > 0 and math.isfinite(values[name]), name
+
+
+def check_validation(document: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(document)) == document
+    assert document.keys() >= SUMMARY_KEYS
+    for row in document["layers"]:
+        assert row.keys() >= LAYER_KEYS
+        positive(row, "predicted_us", "measured_us", "oracle_us", "cpu_us", "gpu_us", "efficiency")
+        assert 0 <= row["cut"] <= row["units"]
+        ideal = 1 / (1 / row["cpu_us"] + 1 / row["gpu_us"])
+        assert row["efficiency"] == pytest.approx(ideal / row["measured_us"])
+        if (row["axis"], row["cut"]) == (row["oracle_axis"], row["oracle_cut"]):
+            assert row["oracle_us"] == row["measured_us"]
+        if row["cut"] == 0:
+            assert row["cpu_us"] == row["measured_us"]
+    rows = document["layers"]
+    ratios = [row["oracle_us"] / row["measured_us"] for row in rows]
+    speedups = [min(row["cpu_us"], row["gpu_us"]) / row["measured_us"] for row in rows]
+    assert document["oracle_ratio"] == pytest.approx(math.prod(ratios) ** (1 / len(rows)))
+    assert document["speedup"] == pytest.approx(math.prod(speedups) ** (1 / len(rows)))
+    assert document["oracle_speedup"] == pytest.approx(document["speedup"] / document["oracle_ratio"])
+
+
+@pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
+def test_validation_of_layers(opencl_link: Link) -> None:
+    calls: list[tuple[int, int, str]] = []
+    document = validate_layers(
+        LAYERS,
+        device=opencl_link.info.id,
+        sync=opencl_link.sync,
+        step=32,
+        seconds_per_layer=0.3,
+        progress=lambda *call: calls.append(call),
+    )
+    check_validation(document)
+    assert [row["name"] for row in document["layers"]] == ["dense", "conv"]
+    positive(document["mape"], "cpu", "gpu")
+    assert calls == [(0, 2, "dense"), (1, 2, "conv"), (2, 2, "done")]
+    assert document["environment"]["sync"] == opencl_link.sync
+    # Both exclusive choices; channels at 32, 64, 96 of 128; no row at 32 of 8; and the choice itself.
+    assert document["layers"][0]["candidates"] in (5, 6)
+
+
+def test_validation_of_a_measured_choice(opencl_link: Link) -> None:
+    document = validate_layers(
+        LAYERS[:1], device=opencl_link.info.id, profile="measure", seconds_per_layer=0.3, step=64
+    )
+    check_validation(document)
+    assert document["mape"] == {"cpu": None, "gpu": None}
+    assert document["costs_from"] == "measurement"
+
+
+@pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
+def test_validation_of_a_model(opencl_link: Link) -> None:
+    model = layer_model(LAYERS[1].op, copies=3)
+    document = validate_model(model, device=opencl_link.info.id, sync=opencl_link.sync, step=32, seconds_per_layer=0.3)
+    check_validation(document)
+    assert [row["count"] for row in document["layers"]] == [3]
+    end = document["end_to_end"]
+    positive(end, "plan_ms", "cpu_ms", "gpu_ms", "per_layer_ms", "best_found_ms")
+    assert end["best_found_ms"] <= min(end["plan_ms"], end["cpu_ms"], end["gpu_ms"], end["per_layer_ms"])
+
+
+def test_grid_covers_both_axes(opencl_link: Link) -> None:
+    setting = open_setting(opencl_link.info.id, sync=opencl_link.sync)
+    op = Conv2d(1, 8, 20, 9, 640, 3, 3, 1, 1, 1, 1, 1, 1, groups=2)
+    found = {axis: [c.cut for c in grid(op, setting, None, 17)[2:] if c.axis == axis] for axis in op.axes}
+    assert found == {"channel": [320], "row": list(np.unique(np.linspace(1, 19, 17).astype(int)))}
+    stepped = {axis: [c.cut for c in grid(op, setting, 5, 99)[2:] if c.axis == axis] for axis in op.axes}
+    assert stepped == {"channel": [320], "row": [5, 10, 15]}
+    assert [(c.axis, c.cut) for c in grid(op, setting, 1, 99)[:2]] == [("channel", 0), ("channel", 640)]
+
+
+def test_benchmark_of_layers(opencl_link: Link) -> None:
+    for threads in sorted({1, min(2, cpu_cores())}):
+        document = bench_layers(
+            LAYERS, threads=threads, device=opencl_link.info.id, sync=opencl_link.sync, effort=Effort(2, 0.1)
+        )
+        assert json.loads(json.dumps(document)) == document
+        assert document["models"] == []
+        for layer, row in zip(LAYERS, document["layers"], strict=True):
+            assert row["name"] == layer.name
+            positive(row, "coexec_us", "cpu_us", "gpu_us")
+            positive(row["peers"], "numpy", "onnxruntime")
+            assert 1 < row["speedup_cap"] <= 2
+            assert row["speedup"] == pytest.approx(min(row["cpu_us"], row["gpu_us"]) / row["coexec_us"])
+            assert (row["gpu_all_cores_us"] is None) == (threads == 1 or not opencl_link.info.emulated_gpu)
+        environment = document["environment"]
+        assert environment["device"] == opencl_link.info.id and environment["driver"]
+        assert environment["versions"]["onnxruntime"] and environment["peer_threads"] == threads
+        assert environment["compute_units"] == environment["cpu_threads"] == 1 or not opencl_link.info.emulated_gpu
+
+
+@pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
+def test_benchmark_of_models(opencl_link: Link) -> None:
+    model = zoo.build("squeezenet", image_size=64)
+    document = bench_models(
+        [model],
+        device=opencl_link.info.id,
+        sync=opencl_link.sync,
+        effort=Effort(2, 0.1),
+        peers=["numpy", "onnxruntime"],
+    )
+    assert json.loads(json.dumps(document)) == document
+    (row,) = document["models"]
+    assert row["model"] == "squeezenet"
+    positive(row, "coexec_ms", "cpu_ms", "gpu_ms")
+    assert row["peers"]["numpy"] is None
+    positive(row["peers"], "onnxruntime")
+    assert row["notes"] == ["numpy: NumPy runs single layers only"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: validate_layers(LAYERS, step=0),
+        lambda: validate_layers(LAYERS, seconds_per_layer=0),
+        lambda: validate_layers(LAYERS, device="cpu"),
+        lambda: validate_layers(LAYERS, device="none:7"),
+        lambda: bench_layers(LAYERS, threads=0),
+        lambda: bench_layers(LAYERS, peers=["tvm"]),
+        lambda: bench_models(["no_such_model"], peers=[]),
+    ],
+)
+def test_wrong_arguments(opencl_device: Any, call: Any) -> None:
+    with pytest.raises(CoexecError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_layers_to_split() -> None:
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, (2, 3)) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "relu", [x], [y])
+    with pytest.raises(InputError, match="relu has no layer that can be split"):
+        validate_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
