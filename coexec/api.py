@@ -81,10 +81,7 @@ def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = No
 
     if not isinstance(model, str | os.PathLike) and type(model).__name__ != "ModelProto":
         raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {type(model).__name__}; export it to ONNX")
-    graph = load_onnx(model, input_shapes)
-    for note in graph.notes:
-        warnings.warn(note, stacklevel=3)
-    return graph
+    return load_onnx(model, input_shapes)
 
 
 def build(graph: Graph, plan: Plan) -> Model:

@@ -103,7 +103,8 @@ def find_devices() -> tuple[DeviceInfo, ...]:
         for handle in handles:
             index = counts.get(slug, 0)
             counts[slug] = index + 1
-            found.append(_describe(f"{slug}:{index}", p, handle))
+            with opencl_runtime.adopting_threads():  # the self-test starts workers
+                found.append(_describe(f"{slug}:{index}", p, handle))
     return tuple(sorted(found, key=lambda d: (not d.usable, d.emulated_gpu, not d.c11_atomics)))
 
 

@@ -6,6 +6,7 @@ routines on the calling thread; either waits for the other only where its task s
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -62,6 +63,7 @@ class Executor:
         self.cpu_threads = cpu_threads
         self.record: list[Span] | None = None
         self._broken = ""
+        self._turn = sync.session.turn if sync else threading.RLock()
         self._nodes = {node.name: node for node in graph.nodes}
         self._memories: dict[str, Memory] = {}
         self._views: dict[str, Array] = {}
@@ -109,7 +111,7 @@ class Executor:
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """Feed, run and return copies of the outputs. Checks names, dtypes and shapes (InputError)."""
         check_feeds(self.graph, feeds)
-        with self._turn():
+        with self._turn:
             for name in self.graph.inputs:
                 np.copyto(self._views[name], feeds[name])
             self.run_loaded()
@@ -120,61 +122,44 @@ class Executor:
         if self._broken:
             raise DeviceError(f"this model can no longer run on its device: {self._broken}; load it again")
         sync = self.sync if self._launches else None
-        with self._turn(), self._threads.limit(limits=self.cpu_threads, user_api="blas"), self._cores():
+        with self._turn, self._threads.limit(limits=self.cpu_threads, user_api="blas"), self._cores():
             try:
-                if sync is None:
-                    self._run_cpu()
-                else:
-                    self._run_split(sync)
+                self._run_steps(sync)
             except BaseException:
                 if sync is not None:
                     self._give_up(sync)
                 raise
 
-    def _run_split(self, sync: Sync) -> None:
-        sync.start(self._launches)
-        record, begin = self.record, time.perf_counter()
+    def _run_steps(self, sync: Sync | None) -> None:
+        if sync is not None:
+            sync.start(self._launches)
+        clock, record = time.perf_counter, self.record
+        begin = clock()
         for step in self._steps:
             if step.launch is not None:
+                assert sync is not None
                 sync.launch(step.launch)
                 continue
             assert step.routine is not None
-            if record is None:
-                if step.task.wait_for:
-                    sync.wait(step.task.wait_for)
-                step.routine()
-                sync.done(step.number)
-                continue
-            arrived = time.perf_counter()
+            arrived = clock()
             if step.task.wait_for:
+                assert sync is not None
                 sync.wait(step.task.wait_for)
-            started = time.perf_counter()
+            started = clock()
             step.routine()
-            sync.done(step.number)
-            ended = time.perf_counter()
-            record.append(
-                Span(
-                    step.task.node,
-                    (started - arrived) * 1e6,
-                    (started - begin) * 1e6,
-                    (ended - begin) * 1e6,
-                )
-            )
-        sync.wait(len(self._launches))
-
-    def _run_cpu(self) -> None:
-        for step in self._steps:
-            assert step.routine is not None
-            step.routine()
+            if sync is not None:
+                sync.done(step.number)
+            if record is not None:
+                times = ((started - arrived) * 1e6, (started - begin) * 1e6, (clock() - begin) * 1e6)
+                record.append(Span(step.task.node, *times))
+        if sync is not None:
+            sync.wait(len(self._launches))
 
     def _give_up(self, sync: Sync) -> None:
         try:
             sync.abort()
         except DeviceError as error:
             self._broken = str(error)
-
-    def _turn(self) -> AbstractContextManager[Any]:
-        return self.sync.session.turn if self.sync else nullcontext()
 
     def _cores(self) -> AbstractContextManager[Any]:
         return self.sync.session.cores(self.cpu_threads) if self.sync and self._launches else nullcontext()

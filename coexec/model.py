@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from coexec.errors import InputError
-from coexec.executor import Executor
+from coexec.executor import Executor, Span
 from coexec.graph import Graph
 from coexec.layout import Array, Shape
+from coexec.ops.reference_op import ReferenceOp
 from coexec.plan import Plan
 
 ONNX_TYPES = {
@@ -47,6 +49,8 @@ class Model:
         self.graph = graph
         self.executor = executor
         self._plan = plan
+        self._slow = {node.name for node in graph.nodes if isinstance(node.op, ReferenceOp)}
+        """Nodes that ONNX's reference evaluator runs, until the first run has told their share."""
         executor.load(plan)
 
     @property
@@ -76,7 +80,7 @@ class Model:
         for name in names:
             if name not in self.graph.outputs:
                 raise InputError(f"the model has no output {name!r}; its outputs are: {', '.join(self.graph.outputs)}")
-        outputs = self.executor.run(feed)
+        outputs = self._first_run(feed) if self._slow else self.executor.run(feed)
         return [outputs[name] for name in names]
 
     def __call__(self, *inputs: Array) -> Any:
@@ -85,6 +89,20 @@ class Model:
             raise InputError(f"the model takes {len(self.graph.inputs)} inputs ({', '.join(self.graph.inputs)})")
         outputs = self.run(None, {k: np.asarray(v) for k, v in zip(self.graph.inputs, inputs, strict=True)})
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def _first_run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+        """Run, and warn once of what the reference evaluator takes of the time."""
+        spans: list[Span] = []
+        self.executor.record = spans
+        try:
+            outputs = self.executor.run(feed)
+        finally:
+            self.executor.record = None
+        slow_us = sum(s.end_us - s.start_us for s in spans if s.node in self._slow)
+        share = slow_us / max(spans[-1].end_us, 1e-9)
+        warnings.warn(f"{self.graph.notes[0]}: {share:.0%} of the run's time", stacklevel=4)
+        self._slow = set()
+        return outputs
 
 
 def _port(graph: Graph, name: str) -> Port:

@@ -25,6 +25,7 @@ import numpy as np
 from coexec.device import DeviceInfo, Session
 from coexec.errors import DeviceError, PlanError, SyncTimeout
 from coexec.layout import Array
+from coexec.opencl_runtime import adopting_threads
 
 DEVICE_WAIT_MS = 50.0
 """A kernel's longest wait for the CPU side: far below the drivers' watchdogs (100 ms and more)."""
@@ -449,12 +450,13 @@ def launch_once(launch: Launch, session: Session) -> None:
     """Launch one work-group of a kernel and wait as long as compiling it may take."""
     import pyopencl as cl
 
-    try:
-        event = cl.enqueue_nd_range_kernel(session.queue, launch.kernel, (1, 1, 1), (1, 1, 1))
-        session.queue.flush()
-    except cl.Error as error:
-        raise DeviceError(f"{session.info.id} refused a kernel: {error}") from error
-    poll_event(event, session, COMPILE_WAIT_S)
+    with adopting_threads():  # a driver may start further workers now
+        try:
+            event = cl.enqueue_nd_range_kernel(session.queue, launch.kernel, (1, 1, 1), (1, 1, 1))
+            session.queue.flush()
+        except cl.Error as error:
+            raise DeviceError(f"{session.info.id} refused a kernel: {error}") from error
+        poll_event(event, session, COMPILE_WAIT_S)
 
 
 def poll_event(event: Any, session: Session, limit_s: float = HOST_WAIT_S) -> None:

@@ -1,0 +1,169 @@
+"""The object that users hold: CPU-only runs, errors, threads, warnings, saved plans."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import coexec
+from coexec.layout import Array
+
+
+def network(*, with_reference_op: bool = False) -> onnx.ModelProto:
+    """Two products and, if asked for, an op without an implementation of its own (Hardmax)."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((32, 32), np.float32) for _ in range(2)]
+    nodes = [
+        helper.make_node("MatMul", ["input", "w0"], ["a"], name="first"),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("MatMul", ["b", "w1"], ["c"], name="second"),
+        helper.make_node("Hardmax" if with_reference_op else "Tanh", ["c"], ["output"], name="last"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, (4, 32))],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, (4, 32))],
+        [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    return model
+
+
+def reference(model: onnx.ModelProto, x: Array) -> Array:
+    return np.asarray(onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"input": x})[0])
+
+
+@pytest.fixture
+def x() -> Array:
+    return np.random.default_rng(1).standard_normal((4, 32), np.float32)
+
+
+def test_cpu_only(x: Array) -> None:
+    proto = network()
+    model = coexec.partition(proto, device="cpu")
+    assert model.plan.device == ""
+    assert [(p.name, p.shape, p.type) for p in model.get_inputs()] == [("input", (4, 32), "tensor(float)")]
+    assert [(p.name, p.shape, p.type) for p in model.get_outputs()] == [("output", (4, 32), "tensor(float)")]
+    np.testing.assert_allclose(model(x), reference(proto, x), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(model.run(["output"], {"input": x})[0], model(x))
+
+
+def test_outputs_are_the_callers_own(x: Array) -> None:
+    model = coexec.partition(network(), device="cpu")
+    first = model(x)
+    kept = first.copy()
+    model(2 * x)
+    np.testing.assert_array_equal(first, kept)
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        ({}, "'input' is missing"),
+        ({"x": np.zeros((4, 32), np.float32)}, "no input 'x'"),
+        ({"input": np.zeros((4, 32))}, "dtype float32"),
+        ({"input": np.zeros((4, 31), np.float32)}, "shape \\(4, 32\\)"),
+        ({"input": [[0.0] * 32] * 4}, "NumPy array"),
+    ],
+)
+def test_wrong_feeds(feed: dict[str, Array], message: str) -> None:
+    model = coexec.partition(network(), device="cpu")
+    with pytest.raises(coexec.InputError, match=message) as error:
+        model.run(None, feed)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"precision": "fp8"}, "precision"),
+        ({"adapt": True}, "adapt"),
+        ({"cpu_threads": 0}, "cpu_threads"),
+        ({"cpu_threads": 10_000}, "cpu_threads"),
+        ({"compute_units": -1}, "compute_units"),
+        ({"effort": 0.0}, "effort"),
+        ({"example_inputs": (1,)}, "example_inputs"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(coexec.InputError, match=message):
+        coexec.partition(network(), device="cpu", **arguments)  # type: ignore[arg-type]
+
+
+def test_no_model_at_all() -> None:
+    with pytest.raises(coexec.InputError, match="ONNX"):
+        coexec.partition(42, device="cpu")
+
+
+def test_threads_take_turns() -> None:
+    proto = network()
+    model = coexec.partition(proto, device="cpu")
+    rng = np.random.default_rng(2)
+    inputs = [rng.standard_normal((4, 32), np.float32) for _ in range(8)]
+    expected = [model(x) for x in inputs]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(200):
+            if not np.array_equal(model(inputs[i]), expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_reference_evaluator_is_named_once_with_its_share(x: Array) -> None:
+    proto = network(with_reference_op=True)
+    model = coexec.partition(proto, device="cpu")
+    with pytest.warns(UserWarning, match=r"Hardmax x1: \d+% of the run's time"):
+        first = model(x)
+    np.testing.assert_array_equal(first, reference(proto, x))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(x)
+
+
+def test_saved_plan_runs_without_predictors_and_tables(tmp_path: Path, x: Array) -> None:
+    """A deployment that only loads a plan pays neither for LightGBM nor for pandas."""
+    onnx.save(network(), tmp_path / "model.onnx")
+    coexec.partition(tmp_path / "model.onnx", device="cpu").plan.save(tmp_path / "plan.json")
+    code = (
+        "import sys, numpy, coexec; "
+        "model = coexec.load('model.onnx', plan='plan.json'); "
+        "model(numpy.zeros((4, 32), numpy.float32)); "
+        "print([m for m in ('lightgbm', 'pandas', 'sklearn', 'optuna') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_no_opencl_is_said_once_and_everything_works(tmp_path: Path) -> None:
+    onnx.save(network(), tmp_path / "model.onnx")
+    code = (
+        "import numpy, coexec; model = coexec.partition('model.onnx'); "
+        "model(numpy.zeros((4, 32), numpy.float32)); print(model.plan.device == '')"
+    )
+    env = {**os.environ, "OCL_ICD_VENDORS": "/nonexistent"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "True"
+    assert done.stderr.count("no usable OpenCL device") == 1
