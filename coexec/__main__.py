@@ -1,6 +1,6 @@
 """``python -m coexec``: the same as the ``coexec`` command."""
 
-from coexec.cli import main
+from coexec.cli.commands import main
 
 if __name__ == "__main__":
     main()

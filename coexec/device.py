@@ -134,9 +134,7 @@ class Session:
         self.info = info
         self.compute_units = info.compute_units if compute_units is None else compute_units
         if not 1 <= self.compute_units <= info.compute_units:
-            raise DeviceError(
-                f"compute_units={compute_units} is out of range: {info.id} has {info.compute_units}"
-            )
+            raise DeviceError(f"compute_units={compute_units} is out of range: {info.id} has {info.compute_units}")
         handle = info.handle
         try:
             if self.compute_units < info.compute_units:

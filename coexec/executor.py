@@ -218,9 +218,7 @@ class Executor:
     def _pack(self, task: Task) -> _BoundKernel:
         assert self.sync is not None
         op, arrays, output = self._part_arrays(task)
-        variant, tile = launches_of(
-            op.kind, op.columns(), self.sync.session.traits, task.implementation or None
-        ).one()
+        variant, tile = launches_of(op.kind, op.columns(), self.sync.session.traits, task.implementation or None).one()
         x, weight, bias, residual = arrays
         assert x is not None and weight is not None
         packed, padded_bias = variant.pack(op, tile, weight, bias)
@@ -288,9 +286,9 @@ def _add_copies(graph: Graph, steps: list[Step], memories: Mapping[str, Memory],
     """Give each launch the regions to copy in before and out after, where sides have separate memories."""
     nodes = {node.name: node for node in graph.nodes}
     host_only: dict[str, list[Box]] = {name: [_whole(graph, name)] for name in graph.inputs}
-    read_by_host = {
-        name for step in steps if step.launch is None for name in nodes[step.task.node].inputs
-    } | set(graph.outputs)
+    read_by_host = {name for step in steps if step.launch is None for name in nodes[step.task.node].inputs} | set(
+        graph.outputs
+    )
     for step in steps:
         reads, writes = boxes(graph, nodes[step.task.node], step.task)
         if step.launch is None:

@@ -53,9 +53,7 @@ class Launches:
         return ceil_div(self.work_groups, self.traits.compute_units)
 
 
-def launch(
-    kind: str, columns: Mapping[str, Ints], traits: GpuTraits, implementation: str | None = None
-) -> Launches:
+def launch(kind: str, columns: Mapping[str, Ints], traits: GpuTraits, implementation: str | None = None) -> Launches:
     """Launches of every row of ``columns`` (ops of one kind) on a device with ``traits``.
 
     ``implementation`` names the kernel variant to use; None takes the first that supports the row.

@@ -556,7 +556,5 @@ def _strong_fence() -> None:
 
 _fence_locks = (threading.Lock(), threading.Lock())
 
-host_fence: Callable[[], None] = (
-    (lambda: None) if host_platform.machine() in ("x86_64", "AMD64") else _strong_fence
-)
+host_fence: Callable[[], None] = (lambda: None) if host_platform.machine() in ("x86_64", "AMD64") else _strong_fence
 """Orders the host's accesses to data and flags. x86 keeps loads and stores in order by itself."""

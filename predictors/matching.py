@@ -6,7 +6,7 @@ from coexec.device import DeviceInfo, cpu_model
 from coexec.errors import ProfileError
 from coexec.predictors.model import shipped_profiles
 from coexec.predictors.model_files import PREDICTORS
-from coexec.profile_files import DeviceRecord
+from coexec.profiling.profile_files import DeviceRecord
 
 
 def match(device: DeviceInfo, cores: int) -> tuple[str, str] | None:

@@ -20,7 +20,7 @@ from coexec.ops.base import Columns, Ints
 from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix, work_matrix
 from coexec.predictors.latency import LatencyModel
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
-from coexec.profile_files import DEVICE, DeviceRecord
+from coexec.profiling.profile_files import DEVICE, DeviceRecord
 
 
 class Predictors:

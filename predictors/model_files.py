@@ -11,7 +11,7 @@ from typing import Any
 
 from coexec.errors import ProfileError
 from coexec.predictors.features import WORK_TERMS, feature_names, features_hash
-from coexec.profile_files import SCHEMA, check_schema, read_json, read_text, write_json, write_text
+from coexec.profiling.profile_files import SCHEMA, check_schema, read_json, read_text, write_json, write_text
 
 PREDICTORS = "predictors.json"
 MIN_POINTS = 20

@@ -23,7 +23,7 @@ from coexec.ops.base import stack_columns
 from coexec.predictors.features import WORK_TERMS, cpu_features, feature_names, gpu_features, matrix, work_matrix
 from coexec.predictors.latency import fit
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, save_models
-from coexec.profile_files import MEASUREMENTS, DeviceRecord, Measurement, read_measurements
+from coexec.profiling.profile_files import MEASUREMENTS, DeviceRecord, Measurement, read_measurements
 
 Indices = npt.NDArray[np.int64]
 

@@ -25,7 +25,7 @@ def opencl_devices() -> tuple[DeviceInfo, ...]:
 
 @cache
 def _links() -> tuple[Any, ...]:
-    from coexec.conformance import find_links
+    from coexec.experiments.conformance import find_links
 
     return tuple(find_links())
 
@@ -56,5 +56,5 @@ def opencl_device(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(scope="session")
 def opencl_link(request: pytest.FixtureRequest) -> Any:
-    """A device and a strategy (``coexec.conformance.Link``)."""
+    """A device and a strategy (``coexec.experiments.conformance.Link``)."""
     return request.param

@@ -42,9 +42,7 @@ def _live(program: Program) -> list[Node]:
     return live[::-1]
 
 
-def _used_specs(
-    specs: dict[str, ArraySpec], nodes: Iterable[Node], inputs: Iterable[str]
-) -> dict[str, ArraySpec]:
+def _used_specs(specs: dict[str, ArraySpec], nodes: Iterable[Node], inputs: Iterable[str]) -> dict[str, ArraySpec]:
     made = [name for node in nodes for name in node.outputs if name]
     return {name: specs[name] for name in (*inputs, *made)}
 

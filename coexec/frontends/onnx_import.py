@@ -45,9 +45,7 @@ def import_model(proto: ModelProto, weights: Mapping[str, Array], opset: int, in
 class _Importer:
     """Names that stand for another tensor (an Identity's output) are in ``same_as``."""
 
-    def __init__(
-        self, proto: ModelProto, weights: Mapping[str, Array], opset: int, inputs: tuple[str, ...]
-    ) -> None:
+    def __init__(self, proto: ModelProto, weights: Mapping[str, Array], opset: int, inputs: tuple[str, ...]) -> None:
         graph = proto.graph
         self.opset = opset
         self.imports = [helper.make_opsetid("", opset)]

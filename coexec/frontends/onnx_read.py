@@ -394,4 +394,3 @@ def _drop_initializer_inputs(proto: ModelProto, weights: dict[str, Array]) -> tu
     graph.input.extend(kept)
     proto.ir_version = max(proto.ir_version, 8)
     return tuple(value.name for value in kept if value.name not in weights)
-

@@ -16,8 +16,8 @@ import pytest
 
 from coexec.api import opened
 from coexec.backends.cpu import CPU_VARIANTS
-from coexec.conformance import Link
 from coexec.executor import Executor
+from coexec.experiments.conformance import Link
 from coexec.graph import Graph, Node, Tensor
 from coexec.kernels import KERNELS
 from coexec.layout import Array, Layout

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from coexec import zoo
-from coexec.conformance import (
+from coexec.device import Session
+from coexec.executor import Executor
+from coexec.experiments.conformance import (
     AXES,
     SHARES,
     TOLERANCE,
@@ -20,10 +22,8 @@ from coexec.conformance import (
     run_poisoned,
     sample_cases,
 )
-from coexec.device import Session
-from coexec.executor import Executor
+from coexec.experiments.network_timing import random_feeds
 from coexec.measure import LayerRig
-from coexec.network_timing import random_feeds
 from coexec.ops.linear import Linear
 from coexec.planner import Choice, Resources, assemble
 from coexec.sync import open_sync
@@ -83,7 +83,7 @@ def test_what_a_plan_leaves_out_is_seen(opencl_link: Link) -> None:
 
 def test_a_wrong_model_fails(opencl_link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
     """One weight of one layer off by a percent of its largest value is found."""
-    from coexec import conformance
+    from coexec.experiments import conformance
 
     original = conformance.load_graph
 

@@ -11,8 +11,8 @@ from coexec.backends.cpu import CPU_BY_NAME
 from coexec.device import DeviceInfo, find_devices
 from coexec.errors import DeviceError, ProfileError
 from coexec.kernels import KERNEL_BY_NAME
-from coexec.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
-from coexec.profiling import Progress, profile
+from coexec.profiling.measuring import Progress, profile
+from coexec.profiling.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
 
 pytestmark = pytest.mark.opencl
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from coexec import zoo
-from coexec.bench import Effort, bench_layers, bench_models
-from coexec.conformance import Link
 from coexec.device import cpu_cores
 from coexec.errors import CoexecError, InputError
-from coexec.experiment import open_setting
-from coexec.layer_model import layer_model
+from coexec.experiments.bench import Effort, bench_layers, bench_models
+from coexec.experiments.conformance import Link
+from coexec.experiments.layer_model import layer_model
+from coexec.experiments.setting import open_setting
+from coexec.experiments.suites import NamedLayer
+from coexec.experiments.validate import grid, validate_layers, validate_model
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.suites import NamedLayer
-from coexec.validate import grid, validate_layers, validate_model
 
 LAYERS = [
     NamedLayer("dense", Linear(8, 64, 128)),

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from coexec import sync as sync_module
-from coexec.conformance import Link, run_poisoned
 from coexec.device import DeviceInfo, Session
 from coexec.errors import DeviceError, SyncTimeout
 from coexec.executor import Executor
+from coexec.experiments.conformance import Link, run_poisoned
 from coexec.graph import Graph, Node, Tensor
 from coexec.layout import Array, Layout
 from coexec.ops.base import Axis, SplitOp

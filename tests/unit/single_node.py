@@ -69,9 +69,7 @@ class Case:
 def onnx_node(model: onnx.ModelProto, inputs: Sequence[Array | None], constants: Sequence[int]) -> OnnxNode:
     """The model's only node as converters get it; ``constants``: the inputs whose values they see."""
     (proto,) = model.graph.node
-    known: list[Array | None] = [
-        x if x is not None and index in constants else None for index, x in enumerate(inputs)
-    ]
+    known: list[Array | None] = [x if x is not None and index in constants else None for index, x in enumerate(inputs)]
     return OnnxNode(
         name=proto.name or f"{proto.op_type}_{proto.output[0]}",
         op_type=proto.op_type,
@@ -133,9 +131,7 @@ def strided(array: Array) -> Array:
     return layout.view(layout.pack(array), array.shape)
 
 
-def assert_same(
-    outputs: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-5, atol: float = 1e-6
-) -> None:
+def assert_same(outputs: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-5, atol: float = 1e-6) -> None:
     """Same number of outputs, dtypes, shapes and values (NaN equals NaN)."""
     assert len(outputs) == len(expected)
     for got, want in zip(outputs, expected, strict=True):

@@ -14,8 +14,8 @@ from coexec.launch import launch
 from coexec.ops.base import SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.profile_files import HEADER, MEASUREMENTS, DeviceRecord, Journal, op_row
-from coexec.workloads import Workload, workloads
+from coexec.profiling.profile_files import HEADER, MEASUREMENTS, DeviceRecord, Journal, op_row
+from coexec.profiling.workloads import Workload, workloads
 
 DEVICE = DeviceRecord(
     device_id="synthetic:0",

@@ -132,7 +132,7 @@ def test_demo_says_when_it_did_not_check(folder: Path) -> None:
 
 def test_demo_fails_on_a_wrong_result(folder: Path) -> None:
     spoil = (
-        "import coexec.reference_check as c; right = c.relative_error\n"
+        "import coexec.experiments.reference_check as c; right = c.relative_error\n"
         "c.relative_error = lambda got, reference: right(got + 1, reference)"
     )
     result = coexec("demo", "--model", folder / "small.onnx", "--json", setup=spoil)
@@ -261,7 +261,9 @@ def test_failure_leaves_the_output_as_it_was(folder: Path, tmp_path: Path, words
     assert list(tmp_path.iterdir()) == [target]
 
 
-FAULT = "import coexec.device_report as d\ndef fail(): raise RuntimeError('boom\\nsecond line')\nd.device_report = fail"
+FAULT = (
+    "import coexec.cli.device_report as d\ndef fail(): raise RuntimeError('boom\\nsecond line')\nd.device_report = fail"
+)
 
 
 def test_faults_are_one_line_and_ask_for_a_report() -> None:
@@ -274,7 +276,7 @@ def test_faults_are_one_line_and_ask_for_a_report() -> None:
 def test_nothing_else_reaches_stdout() -> None:
     """Not even what a driver prints by its own means, before or after the document."""
     noisy = (
-        "import atexit, os, coexec.device_report as d; real = d.device_report\n"
+        "import atexit, os, coexec.cli.device_report as d; real = d.device_report\n"
         "atexit.register(os.write, 1, b'noise')\n"
         "def report(): os.write(1, b'noise'); print('noise'); return real()\n"
         "d.device_report = report"
@@ -286,7 +288,7 @@ def test_nothing_else_reaches_stdout() -> None:
 
 def test_warnings_are_one_line_each() -> None:
     warn = (
-        "import warnings, coexec.device_report as d; real = d.device_report\n"
+        "import warnings, coexec.cli.device_report as d; real = d.device_report\n"
         "def report():\n"
         " for _ in range(3): warnings.warn('two\\nlines')\n"
         " return real()\n"
@@ -297,10 +299,10 @@ def test_warnings_are_one_line_each() -> None:
 
 def test_interrupt() -> None:
     sleep = (
-        "import sys, time, coexec.device_report as d\n"
+        "import sys, time, coexec.cli.device_report as d\n"
         "def report(): print('ready', file=sys.stderr, flush=True); time.sleep(60)\n"
         "d.device_report = report\n"
-        "from coexec.cli import main; main()"
+        "from coexec.cli.commands import main; main()"
     )
     command = [sys.executable, "-c", sleep, "devices", "--json"]
     with subprocess.Popen(
@@ -380,7 +382,7 @@ def test_input_shapes() -> None:
 
 @pytest.mark.parametrize("name", ["file", "args", "a/b", "ünïcode", "x.npy"])
 def test_npz_takes_any_name(tmp_path: Path, name: str) -> None:
-    from coexec.npz import load_arrays, save_arrays
+    from coexec.cli.npz import load_arrays, save_arrays
 
     values = {name: np.arange(6.0).reshape(2, 3), "other": np.array(5, np.int64)}
     save_arrays(str(tmp_path / "a.npz"), values)
@@ -392,7 +394,7 @@ def test_npz_takes_any_name(tmp_path: Path, name: str) -> None:
 
 
 def test_npz_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
-    from coexec.npz import save_arrays
+    from coexec.cli.npz import save_arrays
 
     (tmp_path / "a.npz").write_text("precious")
     with pytest.raises(ValueError, match="Object arrays"):
@@ -418,7 +420,7 @@ INF, NAN = float("inf"), float("nan")
     ],
 )
 def test_relative_error(got: list[float], reference: list[float], error: float) -> None:
-    from coexec.reference_check import relative_error
+    from coexec.experiments.reference_check import relative_error
 
     assert relative_error(np.array(got), np.array(reference)) == pytest.approx(error)
 

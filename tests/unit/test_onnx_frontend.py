@@ -59,9 +59,7 @@ class Builder:
     def model(self, *outputs: str, dtype: int = TensorProto.FLOAT) -> ModelProto:
         infos = [onnx.ValueInfoProto(name=name, type=_open_tensor(dtype)) for name in outputs]
         graph = helper.make_graph(self.nodes, "small", self.inputs, infos, self.initializers)
-        return helper.make_model(
-            graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=self.ir_version
-        )
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=self.ir_version)
 
     # Layers that fusions start from
 
@@ -97,9 +95,7 @@ def evaluate(graph: Graph, feed: dict[str, np.ndarray]) -> dict[str, np.ndarray]
     return {name: values[name] for name in graph.tensors}
 
 
-def onnxruntime_values(
-    model: ModelProto, feed: dict[str, np.ndarray], names: list[str]
-) -> dict[str, np.ndarray]:
+def onnxruntime_values(model: ModelProto, feed: dict[str, np.ndarray], names: list[str]) -> dict[str, np.ndarray]:
     """onnxruntime's values of any tensors of a model."""
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -115,8 +111,7 @@ def onnxruntime_values(
 
 def random_feed(graph: Graph) -> dict[str, np.ndarray]:
     return {
-        name: RNG.standard_normal(graph.tensors[name].shape).astype(graph.tensors[name].dtype)
-        for name in graph.inputs
+        name: RNG.standard_normal(graph.tensors[name].shape).astype(graph.tensors[name].dtype) for name in graph.inputs
     }
 
 
@@ -330,9 +325,7 @@ AFFINE_LAYERS: dict[str, tuple[tuple[int, ...], Callable[[Builder, str], str], t
 
 
 # The builder's norm has 4 channels, its Gemm 5.
-AFFINE_PAIRS = [
-    (form, layer) for form in AFFINE for layer in AFFINE_LAYERS if layer != "gemm" or "norm" not in form
-]
+AFFINE_PAIRS = [(form, layer) for form in AFFINE for layer in AFFINE_LAYERS if layer != "gemm" or "norm" not in form]
 
 
 @pytest.mark.parametrize(("form", "layer"), AFFINE_PAIRS)
@@ -1062,9 +1055,7 @@ def test_external_place_that_does_not_fit(entries: dict[str, str], tmp_path: Pat
     assert_one_line(lambda: load_onnx(path), "bytes")
 
 
-def test_external_places_are_checked_before_any_file_is_opened(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_external_places_are_checked_before_any_file_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = external(tmp_path, "w.bin", tmp_path / "model" / "w.bin")
     model = onnx.load(path, load_external_data=False)
     bias = model.graph.initializer[1]

@@ -143,32 +143,81 @@ ARITHMETIC = [
     *BINARY,
     *COMPARE,
     *VARIADIC,
-    *(Case(n, "Pow", (POSITIVE, e), constants=(1,)) for n, e in (("square", scalar(2)),
-                                                               ("root", np.array([0.5], np.float32)),
-                                                               ("any", f32(5, 1, 1)), ("int", np.array(3)))),
+    *(
+        Case(n, "Pow", (POSITIVE, e), constants=(1,))
+        for n, e in (
+            ("square", scalar(2)),
+            ("root", np.array([0.5], np.float32)),
+            ("any", f32(5, 1, 1)),
+            ("int", np.array(3)),
+        )
+    ),
     Case("integers", "Pow", (whole(3, 4), whole(3, 4, low=0, high=4))),
     Case("floor", "Mod", (whole(4, 5), np.array([-4, 3, 5, -2, 7]))),
     Case("fmod", "Mod", (X4, f32(6, low=1)), {"fmod": 1}),
     Case("truncated", "Div", (ints(-7, 7, -7, 7, -6), ints(2, -2, -2, 2, 3))),
     Case("unsigned", "Div", (whole(9, dtype=np.uint8, low=0, high=200), whole(9, dtype=np.uint8, low=1, high=9))),
     *(Case("bool", op, (flags(3, 4), flags(4))) for op in ("And", "Or", "Xor")),
-    *(Case("int", op, (whole(3, 4, low=0), whole(4, low=0)), opset=18)
-      for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")),
-    *(Case(way, "BitShift", (whole(3, 4, dtype=np.uint32, low=0, high=99), np.arange(4, dtype=np.uint32)),
-           {"direction": way}) for way in ("LEFT", "RIGHT")),
+    *(
+        Case("int", op, (whole(3, 4, low=0), whole(4, low=0)), opset=18)
+        for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor")
+    ),
+    *(
+        Case(
+            way,
+            "BitShift",
+            (whole(3, 4, dtype=np.uint32, low=0, high=99), np.arange(4, dtype=np.uint32)),
+            {"direction": way},
+        )
+        for way in ("LEFT", "RIGHT")
+    ),
     Case("channels", "PRelu", (X4, f32(5, 1, 1)), constants=(1,)),
     Case("one", "PRelu", (X4, f32(1)), constants=(1,)),
     Case("broadcast", "Where", (flags(2, 1, 7, 1), X4, f32(5, 1, 1))),
     Case("int", "Where", (flags(3, 1), whole(3, 4), np.array(5))),
 ]
 SINGLE = [
-    *(Case("signed", op, (X4,), opset=22) for op in (
-        "Abs", "Atan", "Ceil", "Cos", "Cosh", "Erf", "Exp", "Floor", "Neg", "Reciprocal", "Round", "Sign", "Sin",
-        "Sinh", "Tan", "Tanh", "Asinh", "Celu", "Elu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish", "Relu",
-        "Selu", "Shrink", "Sigmoid", "Softplus", "Softsign", "ThresholdedRelu")),
+    *(
+        Case("signed", op, (X4,), opset=22)
+        for op in (
+            "Abs",
+            "Atan",
+            "Ceil",
+            "Cos",
+            "Cosh",
+            "Erf",
+            "Exp",
+            "Floor",
+            "Neg",
+            "Reciprocal",
+            "Round",
+            "Sign",
+            "Sin",
+            "Sinh",
+            "Tan",
+            "Tanh",
+            "Asinh",
+            "Celu",
+            "Elu",
+            "HardSigmoid",
+            "HardSwish",
+            "LeakyRelu",
+            "Mish",
+            "Relu",
+            "Selu",
+            "Shrink",
+            "Sigmoid",
+            "Softplus",
+            "Softsign",
+            "ThresholdedRelu",
+        )
+    ),
     *(Case("float64", op, (X4.astype(np.float64),)) for op in ("Exp", "Relu", "Sigmoid", "Tanh", "Abs", "Neg")),
-    *(Case("float16", op, (X4.astype(np.float16),), reference="onnx", rtol=2e-3, atol=1e-3)
-      for op in ("Exp", "Relu", "Sigmoid", "Tanh", "Sqrt", "Erf") if op != "Sqrt"),
+    *(
+        Case("float16", op, (X4.astype(np.float16),), reference="onnx", rtol=2e-3, atol=1e-3)
+        for op in ("Exp", "Relu", "Sigmoid", "Tanh", "Sqrt", "Erf")
+        if op != "Sqrt"
+    ),
     *(Case("unit", op, (UNIT,)) for op in ("Acos", "Asin", "Atanh")),
     *(Case("positive", op, (POSITIVE,)) for op in ("Log", "Sqrt")),
     Case("above_one", "Acosh", (POSITIVE + 1,)),
@@ -219,51 +268,121 @@ LINEAR = [
     Case("matrix_vector", "MatMul", (f32(2, 3, 6), f32(6)), atol=1e-4),
     Case("int", "MatMul", (whole(3, 4, dtype=np.int32), whole(4, 5, dtype=np.int32)), constants=(1,)),
     *(
-        Case(f"{ta}{tb}-{name}-{constants}", "Gemm",
-             (f32(*((6, 4) if ta else (4, 6))), f32(*((5, 6) if tb else (6, 5))), *([c] if c is not None else [])),
-             {"alpha": 0.5, "beta": beta, "transA": ta, "transB": tb}, constants=constants, atol=1e-4)
+        Case(
+            f"{ta}{tb}-{name}-{constants}",
+            "Gemm",
+            (f32(*((6, 4) if ta else (4, 6))), f32(*((5, 6) if tb else (6, 5))), *([c] if c is not None else [])),
+            {"alpha": 0.5, "beta": beta, "transA": ta, "transB": tb},
+            constants=constants,
+            atol=1e-4,
+        )
         for ta, tb in product((0, 1), (0, 1))
-        for name, c in (("none", None), ("row", f32(5)), ("one_row", f32(1, 5)), ("scalar", f32(1)),
-                        ("column", f32(4, 1)), ("full", f32(4, 5)))
+        for name, c in (
+            ("none", None),
+            ("row", f32(5)),
+            ("one_row", f32(1, 5)),
+            ("scalar", f32(1)),
+            ("column", f32(4, 1)),
+            ("full", f32(4, 5)),
+        )
         for constants, beta in (((), 1.0), ((1,), 1.0), ((1, 2), 2.0))
     ),
     *grid(conv_case, rank=[1, 2, 3], stride=[1, 2], dilation=[1], groups=[1, 2], pads=["explicit"], bias=[True]),
     *grid(conv_case, rank=[1, 2, 3], stride=[1], dilation=[2], groups=[1], pads=["explicit"], bias=[False]),
-    *grid(conv_case, rank=[1, 2, 3], stride=[1, 2], dilation=[1], groups=[1],
-          pads=["SAME_UPPER", "SAME_LOWER", "VALID"], bias=[True]),
+    *grid(
+        conv_case,
+        rank=[1, 2, 3],
+        stride=[1, 2],
+        dilation=[1],
+        groups=[1],
+        pads=["SAME_UPPER", "SAME_LOWER", "VALID"],
+        bias=[True],
+    ),
     Case("depthwise", "Conv", (f32(1, 6, 9, 9), f32(6, 1, 3, 3)), {"group": 6}, constants=(1,), atol=1e-4),
     Case("computed_weight", "Conv", (f32(1, 3, 9, 9), f32(4, 3, 3, 3)), atol=1e-4),
     *grid(transposed_case, rank=[1, 2, 3], stride=[1, 2], dilation=[1, 2], groups=[1, 2], padding=["explicit"]),
-    *grid(transposed_case, rank=[1, 2], stride=[2], dilation=[1], groups=[1],
-          padding=["output_padding", "SAME_UPPER", "SAME_LOWER", "output_shape"]),
+    *grid(
+        transposed_case,
+        rank=[1, 2],
+        stride=[2],
+        dilation=[1],
+        groups=[1],
+        padding=["output_padding", "SAME_UPPER", "SAME_LOWER", "output_shape"],
+    ),
 ]
 POOLING = [
     *grid(partial(pool_case, "MaxPool"), rank=[1, 2, 3], stride=[1, 2], pads=["explicit"], ceil_mode=[0, 1]),
-    *grid(partial(pool_case, "MaxPool"), rank=[2], stride=[1, 2], pads=["SAME_UPPER", "SAME_LOWER", "VALID"],
-          ceil_mode=[0]),
-    *grid(partial(pool_case, "AveragePool"), rank=[1, 2, 3], stride=[1, 2], pads=["explicit"], ceil_mode=[0, 1],
-          count_include_pad=[0, 1]),
-    *grid(partial(pool_case, "AveragePool"), rank=[2], stride=[2], pads=["SAME_UPPER", "SAME_LOWER", "VALID"],
-          ceil_mode=[0], count_include_pad=[0, 1]),
+    *grid(
+        partial(pool_case, "MaxPool"),
+        rank=[2],
+        stride=[1, 2],
+        pads=["SAME_UPPER", "SAME_LOWER", "VALID"],
+        ceil_mode=[0],
+    ),
+    *grid(
+        partial(pool_case, "AveragePool"),
+        rank=[1, 2, 3],
+        stride=[1, 2],
+        pads=["explicit"],
+        ceil_mode=[0, 1],
+        count_include_pad=[0, 1],
+    ),
+    *grid(
+        partial(pool_case, "AveragePool"),
+        rank=[2],
+        stride=[2],
+        pads=["SAME_UPPER", "SAME_LOWER", "VALID"],
+        ceil_mode=[0],
+        count_include_pad=[0, 1],
+    ),
     *grid(partial(pool_case, "LpPool"), rank=[1, 2, 3], stride=[2], pads=["explicit"], ceil_mode=[0], p=[1, 2, 3]),
-    *(Case(f"indices-{order}", "MaxPool", (f32(2, 3, 8, 7),),
-           {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 1, 1, 1], "storage_order": order}, outputs=2)
-      for order in (0, 1)),
-    Case("indices_ties", "MaxPool", (whole(1, 2, 6, 6, low=0, high=3).astype(np.float32),),
-         {"kernel_shape": [2, 2]}, outputs=2),
+    *(
+        Case(
+            f"indices-{order}",
+            "MaxPool",
+            (f32(2, 3, 8, 7),),
+            {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 1, 1, 1], "storage_order": order},
+            outputs=2,
+        )
+        for order in (0, 1)
+    ),
+    Case(
+        "indices_ties",
+        "MaxPool",
+        (whole(1, 2, 6, 6, low=0, high=3).astype(np.float32),),
+        {"kernel_shape": [2, 2]},
+        outputs=2,
+    ),
     Case("indices_3d", "MaxPool", (f32(1, 2, 5, 6, 4),), {"kernel_shape": [2, 3, 2]}, outputs=2),
     Case("dilated", "MaxPool", (f32(2, 3, 9, 9),), {"kernel_shape": [3, 2], "dilations": [2, 3]}),
-    Case("dilated", "AveragePool", (f32(2, 3, 9, 9),),
-         {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]}, opset=19),
-    *(Case(np.dtype(t).name, "MaxPool", (whole(1, 3, 6, 6, dtype=t, low=0, high=99),),
-           {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}) for t in (np.uint8, np.int8)),
-    *(Case(f"{len(shape)}d", op, (f32(*shape),)) for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-      for shape in ((2, 5, 9), (2, 5, 7, 6), (2, 3, 4, 5, 6))),
+    Case(
+        "dilated",
+        "AveragePool",
+        (f32(2, 3, 9, 9),),
+        {"kernel_shape": [3, 2], "dilations": [2, 3], "pads": [1, 1, 1, 1]},
+        opset=19,
+    ),
+    *(
+        Case(
+            np.dtype(t).name,
+            "MaxPool",
+            (whole(1, 3, 6, 6, dtype=t, low=0, high=99),),
+            {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]},
+        )
+        for t in (np.uint8, np.int8)
+    ),
+    *(
+        Case(f"{len(shape)}d", op, (f32(*shape),))
+        for op in ("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+        for shape in ((2, 5, 9), (2, 5, 7, 6), (2, 3, 4, 5, 6))
+    ),
 ]
 SHAPING = [
     *(Case(str(axis), "Concat", (X4, X4 * 2, X4[..., :] + 1), {"axis": axis}) for axis in (0, 1, 2, -1)),
-    *(Case(f"{shape}", "Reshape", (X4, np.array(shape, np.int64)), constants=(1,))
-      for shape in ((2, -1), (0, 0, 42), (-1,), (7, 0, 2, 6))),
+    *(
+        Case(f"{shape}", "Reshape", (X4, np.array(shape, np.int64)), constants=(1,))
+        for shape in ((2, -1), (0, 0, 42), (-1,), (7, 0, 2, 6))
+    ),
     Case("allowzero", "Reshape", (np.zeros((0, 3), np.float32), ints(3, 0)), {"allowzero": 1}, constants=(1,)),
     *(Case(str(axis), "Flatten", (X4,), {"axis": axis}) for axis in (0, 1, 2, 4, -1)),
     Case("old", "Squeeze", (f32(1, 3, 1, 2),), {"axes": [0, 2]}, opset=11),
@@ -287,8 +406,10 @@ SHAPING = [
     Case("axis1", "GatherElements", (X4, whole(2, 3, 7, 6, low=-5, high=5)), {"axis": 1}),
     Case("slices", "GatherND", (X4, whole(4, 2, low=-2, high=2)), opset=13),
     Case("batched", "GatherND", (X4, whole(2, 3, 1, low=0, high=5)), {"batch_dims": 1}, opset=13),
-    *(Case(mode, "Pad", (X4, ints(0, 1, 2, 3, 1, 0, 2, 1)), {"mode": mode}, constants=(1,))
-      for mode in ("constant", "reflect", "edge")),
+    *(
+        Case(mode, "Pad", (X4, ints(0, 1, 2, 3, 1, 0, 2, 1)), {"mode": mode}, constants=(1,))
+        for mode in ("constant", "reflect", "edge")
+    ),
     Case("wrap", "Pad", (X4, ints(0, 1, 2, 3, 1, 0, 2, 1)), {"mode": "wrap"}, opset=19, constants=(1,)),
     Case("value", "Pad", (X4, ints(0, 0, 1, 1, 0, 0, 1, 1), scalar(2.5)), constants=(1, 2)),
     Case("crop", "Pad", (X4, ints(0, -1, 2, -1, 0, -1, -2, 3)), constants=(1,)),
@@ -300,84 +421,241 @@ SHAPING = [
     Case("two", "SpaceToDepth", (f32(2, 3, 4, 6),), {"blocksize": 2}),
 ]
 RESIZING = [
-    *grid(resize_case, mode=["nearest", "linear"],
-          coordinates=["half_pixel", "asymmetric", "pytorch_half_pixel"], target=["up", "down", "mixed", "sizes"]),
+    *grid(
+        resize_case,
+        mode=["nearest", "linear"],
+        coordinates=["half_pixel", "asymmetric", "pytorch_half_pixel"],
+        target=["up", "down", "mixed", "sizes"],
+    ),
     # "mixed" has coordinates at exact halves there, which round by chance
-    *grid(resize_case, mode=["nearest", "linear"], coordinates=["half_pixel_symmetric"],
-          target=["up", "down", "sizes"]),
+    *grid(
+        resize_case, mode=["nearest", "linear"], coordinates=["half_pixel_symmetric"], target=["up", "down", "sizes"]
+    ),
     *grid(resize_case, mode=["nearest", "linear", "cubic"], coordinates=["align_corners"], target=["up", "sizes"]),
-    *grid(resize_case, mode=["cubic"], coordinates=["half_pixel", "asymmetric", "pytorch_half_pixel"],
-          target=["up", "down", "sizes"], exclude_outside=[0, 1]),
+    *grid(
+        resize_case,
+        mode=["cubic"],
+        coordinates=["half_pixel", "asymmetric", "pytorch_half_pixel"],
+        target=["up", "down", "sizes"],
+        exclude_outside=[0, 1],
+    ),
     *grid(resize_case, mode=["cubic"], coordinates=["half_pixel"], target=["mixed"], cubic_coeff_a=[-0.5]),
-    *grid(resize_case, mode=["nearest"], coordinates=["half_pixel", "asymmetric"], target=["up", "mixed"],
-          nearest_mode=["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]),
-    *grid(resize_case, mode=["nearest", "linear"], coordinates=["tf_crop_and_resize"], target=["sizes"],
-          extrapolation_value=[9.0]),
-    *(Case(f"opset10-{mode}-{scale}", "Resize", (f32(1, 2, 4, 6), np.array([1, 1, scale, 2], np.float32)),
-           {"mode": mode}, 10, (1,)) for mode in ("nearest", "linear") for scale in (2.0, 0.5)),
-    Case("volume", "Resize", (f32(1, 2, 3, 4, 5), np.zeros(0, np.float32), np.array([1, 1, 2, 1.5, 2], np.float32)),
-         {"mode": "linear"}, 13, (1, 2), atol=1e-5),
-    Case("line", "Resize", (f32(2, 3, 5), np.zeros(0, np.float32), np.array([1, 1, 2.5], np.float32)),
-         {"mode": "nearest"}, 13, (1, 2)),
-    *(Case(f"antialias-{mode}", "Resize", (f32(1, 2, 9, 8), None, None, ints(4, 5)),
-           {"mode": mode, "antialias": 1, "axes": [2, 3]}, 18, (3,), atol=1e-5) for mode in ("linear", "cubic")),
-    *(Case(policy, "Resize", (f32(1, 2, 6, 8), None, None, ints(9, 4)),
-           {"mode": "nearest", "axes": [2, 3], "keep_aspect_ratio_policy": policy}, 18, (3,))
-      for policy in ("stretch", "not_larger", "not_smaller")),
-    Case("uint8", "Resize", (whole(1, 2, 4, 6, dtype=np.uint8, low=0, high=255), np.zeros(0, np.float32),
-                             np.array([1, 1, 2, 2], np.float32)), {"mode": "nearest"}, 13, (1, 2)),
-    *(Case(f"attribute-{mode}", "Upsample", (f32(1, 2, 4, 5),), {"mode": mode, "scales": [1.0, 1.0, 2.0, 3.0]}, 7)
-      for mode in ("nearest", "linear")),
+    *grid(
+        resize_case,
+        mode=["nearest"],
+        coordinates=["half_pixel", "asymmetric"],
+        target=["up", "mixed"],
+        nearest_mode=["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
+    ),
+    *grid(
+        resize_case,
+        mode=["nearest", "linear"],
+        coordinates=["tf_crop_and_resize"],
+        target=["sizes"],
+        extrapolation_value=[9.0],
+    ),
+    *(
+        Case(
+            f"opset10-{mode}-{scale}",
+            "Resize",
+            (f32(1, 2, 4, 6), np.array([1, 1, scale, 2], np.float32)),
+            {"mode": mode},
+            10,
+            (1,),
+        )
+        for mode in ("nearest", "linear")
+        for scale in (2.0, 0.5)
+    ),
+    Case(
+        "volume",
+        "Resize",
+        (f32(1, 2, 3, 4, 5), np.zeros(0, np.float32), np.array([1, 1, 2, 1.5, 2], np.float32)),
+        {"mode": "linear"},
+        13,
+        (1, 2),
+        atol=1e-5,
+    ),
+    Case(
+        "line",
+        "Resize",
+        (f32(2, 3, 5), np.zeros(0, np.float32), np.array([1, 1, 2.5], np.float32)),
+        {"mode": "nearest"},
+        13,
+        (1, 2),
+    ),
+    *(
+        Case(
+            f"antialias-{mode}",
+            "Resize",
+            (f32(1, 2, 9, 8), None, None, ints(4, 5)),
+            {"mode": mode, "antialias": 1, "axes": [2, 3]},
+            18,
+            (3,),
+            atol=1e-5,
+        )
+        for mode in ("linear", "cubic")
+    ),
+    *(
+        Case(
+            policy,
+            "Resize",
+            (f32(1, 2, 6, 8), None, None, ints(9, 4)),
+            {"mode": "nearest", "axes": [2, 3], "keep_aspect_ratio_policy": policy},
+            18,
+            (3,),
+        )
+        for policy in ("stretch", "not_larger", "not_smaller")
+    ),
+    Case(
+        "uint8",
+        "Resize",
+        (
+            whole(1, 2, 4, 6, dtype=np.uint8, low=0, high=255),
+            np.zeros(0, np.float32),
+            np.array([1, 1, 2, 2], np.float32),
+        ),
+        {"mode": "nearest"},
+        13,
+        (1, 2),
+    ),
+    *(
+        Case(f"attribute-{mode}", "Upsample", (f32(1, 2, 4, 5),), {"mode": mode, "scales": [1.0, 1.0, 2.0, 3.0]}, 7)
+        for mode in ("nearest", "linear")
+    ),
     Case("input", "Upsample", (f32(1, 2, 4, 5), np.array([1, 1, 2, 3], np.float32)), {}, 9, (1,)),
 ]
 REDUCTION = [
-    *(reduce_case(op, axes, keepdims, opset)
-      for op in sorted(CONVERTERS) if op.startswith("Reduce")
-      for axes, keepdims, opset in ((None, 1, 11), ((1, -1), 0, 11), ((2, 3), 1, 13), ((2,), 0, 18), ((0, 1), 1, 18))),
+    *(
+        reduce_case(op, axes, keepdims, opset)
+        for op in sorted(CONVERTERS)
+        if op.startswith("Reduce")
+        for axes, keepdims, opset in ((None, 1, 11), ((1, -1), 0, 11), ((2, 3), 1, 13), ((2,), 0, 18), ((0, 1), 1, 18))
+    ),
     Case("noop", "ReduceSum", (X4,), {"noop_with_empty_axes": 1}),
     Case("int", "ReduceSum", (whole(3, 4, 5, dtype=np.int32), ints(1)), constants=(1,)),
     Case("int", "ReduceMax", (whole(3, 4, 5, dtype=np.int8),), {"axes": [1]}),
-    Case("infinite", "ReduceLogSumExp", (np.array([[-np.inf, -np.inf], [np.inf, 0], [1000, 1001]], np.float32),),
-         {"axes": [1]}),
-    *(Case(f"axis{axis}-{keepdims}", op, (X4,), {"axis": axis, "keepdims": keepdims})
-      for op in ("ArgMax", "ArgMin") for axis, keepdims in ((0, 1), (1, 0), (-1, 1))),
-    *(Case(f"ties-{last}", op, (whole(4, 9, low=0, high=3).astype(np.float32),), {"axis": 1, "select_last_index": last})
-      for op in ("ArgMax", "ArgMin") for last in (0, 1)),
+    Case(
+        "infinite",
+        "ReduceLogSumExp",
+        (np.array([[-np.inf, -np.inf], [np.inf, 0], [1000, 1001]], np.float32),),
+        {"axes": [1]},
+    ),
+    *(
+        Case(f"axis{axis}-{keepdims}", op, (X4,), {"axis": axis, "keepdims": keepdims})
+        for op in ("ArgMax", "ArgMin")
+        for axis, keepdims in ((0, 1), (1, 0), (-1, 1))
+    ),
+    *(
+        Case(
+            f"ties-{last}", op, (whole(4, 9, low=0, high=3).astype(np.float32),), {"axis": 1, "select_last_index": last}
+        )
+        for op in ("ArgMax", "ArgMin")
+        for last in (0, 1)
+    ),
 ]
 NORMALIZATION = [
-    *(Case(f"axis{axis}", op, (X4,), {"axis": axis}, opset)
-      for op in ("Softmax", "LogSoftmax") for opset in (11, 13) for axis in (0, 1, 2, 3)),
+    *(
+        Case(f"axis{axis}", op, (X4,), {"axis": axis}, opset)
+        for op in ("Softmax", "LogSoftmax")
+        for opset in (11, 13)
+        for axis in (0, 1, 2, 3)
+    ),
     *(Case("default", op, (X4,), {}, opset) for op in ("Softmax", "LogSoftmax") for opset in (11, 13)),
     Case("large", "Softmax", (np.array([[1000, 999, -1000]], np.float32),)),
-    *(Case(f"axis{axis}", "LayerNormalization", (X4, f32(*X4.shape[axis:]), f32(*X4.shape[axis:])),
-           {"axis": axis, "epsilon": 1e-3}, constants=(1, 2), atol=1e-5) for axis in (1, 2, 3, -1)),
+    *(
+        Case(
+            f"axis{axis}",
+            "LayerNormalization",
+            (X4, f32(*X4.shape[axis:]), f32(*X4.shape[axis:])),
+            {"axis": axis, "epsilon": 1e-3},
+            constants=(1, 2),
+            atol=1e-5,
+        )
+        for axis in (1, 2, 3, -1)
+    ),
     Case("no_bias", "LayerNormalization", (X4, f32(6)), constants=(1,), atol=1e-5),
     Case("statistics", "LayerNormalization", (X4, f32(6), f32(6)), outputs=3, atol=1e-5),
     Case("deviation", "LayerNormalization", (X4, f32(6), f32(6)), outputs=("y", "", "d"), atol=1e-5),
-    *(Case(f"axis{axis}", "RMSNormalization", (X4, f32(*X4.shape[axis:])), {"axis": axis}, 23, reference="onnx",
-           atol=1e-5) for axis in (2, -1)),
-    *(Case("per_group", "GroupNormalization", (f32(2, 6, 4, 5), f32(groups), f32(groups)), {"num_groups": groups}, 18,
-           reference="onnx", atol=1e-5) for groups in (2, 6)),
-    *(Case("per_channel", "GroupNormalization", (f32(2, 6, 4, 5), f32(6), f32(6)), {"num_groups": groups}, 21,
-           atol=1e-5) for groups in (1, 2, 6)),
-    *(Case(f"{len(shape)}d", "InstanceNormalization", (f32(*shape), f32(shape[1]), f32(shape[1])), atol=1e-5)
-      for shape in ((2, 5, 9), (2, 5, 7, 6), (1, 3, 4, 5, 6))),
-    *(Case(f"{len(shape)}d-{opset}", "BatchNormalization",
-           (f32(*shape), *(f32(shape[1], low=0.5) for _ in range(4))), {"epsilon": 1e-3}, opset,
-           constants=(1, 2, 3, 4), atol=1e-5)
-      for opset in (7, 9, 15) for shape in ((4, 5), (2, 5, 9), (2, 5, 7, 6), (1, 3, 4, 5, 6))),
-    Case("training", "BatchNormalization", (X4, *(f32(5, low=0.5) for _ in range(4))),
-         {"training_mode": 1, "momentum": 0.7}, 15, outputs=3, atol=1e-5, reference="onnx"),
-    *(Case(f"size{size}", "LRN", (f32(2, 7, 4, 5),), {"size": size, "alpha": 0.2, "beta": beta, "bias": 1.5})
-      for size, beta in ((1, 0.75), (3, 0.75), (5, 0.6), (9, 0.75))),
+    *(
+        Case(
+            f"axis{axis}",
+            "RMSNormalization",
+            (X4, f32(*X4.shape[axis:])),
+            {"axis": axis},
+            23,
+            reference="onnx",
+            atol=1e-5,
+        )
+        for axis in (2, -1)
+    ),
+    *(
+        Case(
+            "per_group",
+            "GroupNormalization",
+            (f32(2, 6, 4, 5), f32(groups), f32(groups)),
+            {"num_groups": groups},
+            18,
+            reference="onnx",
+            atol=1e-5,
+        )
+        for groups in (2, 6)
+    ),
+    *(
+        Case(
+            "per_channel",
+            "GroupNormalization",
+            (f32(2, 6, 4, 5), f32(6), f32(6)),
+            {"num_groups": groups},
+            21,
+            atol=1e-5,
+        )
+        for groups in (1, 2, 6)
+    ),
+    *(
+        Case(f"{len(shape)}d", "InstanceNormalization", (f32(*shape), f32(shape[1]), f32(shape[1])), atol=1e-5)
+        for shape in ((2, 5, 9), (2, 5, 7, 6), (1, 3, 4, 5, 6))
+    ),
+    *(
+        Case(
+            f"{len(shape)}d-{opset}",
+            "BatchNormalization",
+            (f32(*shape), *(f32(shape[1], low=0.5) for _ in range(4))),
+            {"epsilon": 1e-3},
+            opset,
+            constants=(1, 2, 3, 4),
+            atol=1e-5,
+        )
+        for opset in (7, 9, 15)
+        for shape in ((4, 5), (2, 5, 9), (2, 5, 7, 6), (1, 3, 4, 5, 6))
+    ),
+    Case(
+        "training",
+        "BatchNormalization",
+        (X4, *(f32(5, low=0.5) for _ in range(4))),
+        {"training_mode": 1, "momentum": 0.7},
+        15,
+        outputs=3,
+        atol=1e-5,
+        reference="onnx",
+    ),
+    *(
+        Case(f"size{size}", "LRN", (f32(2, 7, 4, 5),), {"size": size, "alpha": 0.2, "beta": beta, "bias": 1.5})
+        for size, beta in ((1, 0.75), (3, 0.75), (5, 0.6), (9, 0.75))
+    ),
 ]
 FALLBACK = [
     Case("axis", "CumSum", (f32(3, 4), np.array(1)), constants=(1,)),
     Case("lower", "Trilu", (f32(4, 4),), {"upper": 0}),
     Case("products", "Einsum", (f32(2, 3, 4), f32(2, 4, 5)), {"equation": "bij,bjk->bik"}),
     Case("largest", "TopK", (f32(3, 9), ints(4)), {"axis": 1}, constants=(1,), outputs=2),
-    Case("last_state", "LSTM", (f32(5, 2, 3), f32(1, 16, 3), f32(1, 16, 4)), {"hidden_size": 4}, outputs=("", "h"),
-         reference="onnx"),
+    Case(
+        "last_state",
+        "LSTM",
+        (f32(5, 2, 3), f32(1, 16, 3), f32(1, 16, 4)),
+        {"hidden_size": 4},
+        outputs=("", "h"),
+        reference="onnx",
+    ),
 ]
 CASES = [*ARITHMETIC, *SINGLE, *LINEAR, *POOLING, *SHAPING, *RESIZING, *REDUCTION, *NORMALIZATION]
 

@@ -11,13 +11,13 @@ import onnx
 import pytest
 
 from coexec.errors import InputError
-from coexec.layer_model import layer_feeds, layer_model
+from coexec.experiments.layer_model import layer_feeds, layer_model
+from coexec.experiments.peers import PEERS, Peer, Run, choose_peers, loaded
 from coexec.layout import Array
 from coexec.measure import layer_shapes, random_constants
 from coexec.ops.activation import ACTIVATIONS, Activation
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.peers import PEERS, Peer, Run, choose_peers, loaded
 
 AnyOp = Conv2d | Linear
 

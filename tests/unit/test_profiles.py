@@ -20,7 +20,7 @@ from synthetic_device import DEVICE, cpu_us, gpu_us, rows_of, sample, write_prof
 
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
 from coexec.errors import ProfileError
-from coexec.heldout import held_out
+from coexec.experiments.suites import SUITES, load_layers
 from coexec.kernels import KERNEL_BY_NAME
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
@@ -30,18 +30,18 @@ from coexec.ops.linear import Linear
 from coexec.predictors import Predictors, load_predictors, match
 from coexec.predictors.features import feature_names
 from coexec.predictors.matching import differences_of
-from coexec.profile_files import (
+from coexec.profiling.heldout import held_out
+from coexec.profiling.profile_files import (
     DEVICE as DEVICE_FILE,
 )
-from coexec.profile_files import (
+from coexec.profiling.profile_files import (
     HEADER,
     MEASUREMENTS,
     DeviceRecord,
     Journal,
     read_measurements,
 )
-from coexec.suites import SUITES, load_layers
-from coexec.workloads import levels, workload, workloads
+from coexec.profiling.workloads import levels, workload, workloads
 
 POINTS = 400
 

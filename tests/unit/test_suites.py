@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from coexec.errors import InputError
+from coexec.experiments.suites import SUITES, NamedLayer, load_layers
 from coexec.ops.activation import Activation
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.suites import SUITES, NamedLayer, load_layers
 
 LINEAR = {"name": "a", "op": "linear", "M": 2, "K": 3, "N": 4}
 CONV = {

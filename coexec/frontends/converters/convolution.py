@@ -69,8 +69,7 @@ def _transposed_window(node: OnnxNode, size: Shape, kernel: Shape) -> tuple[Wind
     extra = integers(node, "output_padding") or (0,) * rank
     mode, out = text(node, "auto_pad", "NOTSET"), integers(node, "output_shape")
     full = [
-        (n - 1) * s + d * (k - 1) + 1 + e
-        for n, s, d, k, e in zip(size, strides, dilations, kernel, extra, strict=True)
+        (n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in zip(size, strides, dilations, kernel, extra, strict=True)
     ]
     if out is not None:
         out = out[-rank:]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coexec.executor import Executor
-from coexec.experiment import Setting
+from coexec.experiments.setting import Setting
 from coexec.graph import Graph
 from coexec.launch import launch
 from coexec.layout import Array

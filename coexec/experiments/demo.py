@@ -13,16 +13,16 @@ import numpy as np
 from coexec.api import Option, load_graph, opened, resources
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
-from coexec.experiment import Progress, ideal_us, only_cpu, only_gpu, quiet
+from coexec.experiments.network_timing import random_feeds
+from coexec.experiments.reference_check import Check, check_against_onnxruntime
+from coexec.experiments.setting import Progress, ideal_us, only_cpu, only_gpu, quiet
 from coexec.graph import Graph
 from coexec.layout import Array
 from coexec.measure import FOOTPRINT_BYTES, LayerRig, interleaved, layer_shapes
-from coexec.network_timing import random_feeds
 from coexec.ops.base import SplitOp
 from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
 from coexec.planning import Planned, plan_here
-from coexec.reference_check import Check, check_against_onnxruntime
 from coexec.shape_text import shape_text
 from coexec.sync import Sync
 

@@ -20,14 +20,14 @@ from coexec.dependencies import boxes
 from coexec.device import DeviceInfo, cpu_cores, find_devices
 from coexec.errors import DeviceError
 from coexec.executor import Executor
-from coexec.experiment import Progress, quiet
+from coexec.experiments.network_timing import random_feeds
+from coexec.experiments.reference_check import relative_error
+from coexec.experiments.setting import Progress, quiet
 from coexec.graph import Graph
 from coexec.layout import Array
-from coexec.network_timing import random_feeds
 from coexec.ops.base import Axis
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
-from coexec.reference_check import relative_error
 from coexec.sync import SYNC, copy_region, poll_event
 
 TOLERANCE = 1e-4

@@ -1,6 +1,6 @@
 """Measures a device into a profile folder: parts of layers on each side alone, and what a hand-over costs.
 
-Every step takes the next workload of `coexec.workloads` and measures it on both sides, interleaved, with cold
+Every step takes the next workload of `coexec.profiling.workloads` and measures it on both sides, interleaved, with cold
 weights (`coexec.measure`). Results are appended as they come, so an interrupted profile is a fair, smaller one.
 """
 
@@ -23,12 +23,12 @@ from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
 from coexec.errors import DeviceError, ProfileError
 from coexec.launch import launch
 from coexec.measure import LayerRig, Timing, interleaved
-from coexec.networks import conv
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.linear import Linear
 from coexec.plan import Plan, Task
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
-from coexec.profile_files import (
+from coexec.profiling.networks import conv
+from coexec.profiling.profile_files import (
     DEVICE,
     HEADER,
     MEASUREMENTS,
@@ -40,8 +40,8 @@ from coexec.profile_files import (
     read_measurements,
     read_sync_costs,
 )
+from coexec.profiling.workloads import Workload, levels, workloads
 from coexec.sync import Sync, open_sync
-from coexec.workloads import Workload, levels, workloads
 
 DEFAULT_BUDGET_S = 20 * 60.0
 SYNC_SHARE = 0.08

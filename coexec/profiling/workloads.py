@@ -16,15 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from coexec.costs import traffic_bytes
-from coexec.heldout import held_out
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
-from coexec.networks import network_layers
 from coexec.ops.activation import Activation
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.planner import aligned_cuts
+from coexec.profiling.heldout import held_out
+from coexec.profiling.networks import network_layers
 
 TURNS = (
     "network", "linear", "dense", "pointwise", "depthwise", "network", "linear", "dense", "grouped", "pointwise",

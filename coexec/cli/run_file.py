@@ -10,10 +10,10 @@ import numpy as np
 
 from coexec.api import best_plan, build, choose_device, load_graph
 from coexec.arguments import check_target, input_shapes, named_model
+from coexec.cli.npz import load_arrays, save_arrays
 from coexec.errors import InputError
 from coexec.executor import check_feeds
 from coexec.graph import Graph
-from coexec.npz import load_arrays, save_arrays
 from coexec.plan import Plan
 
 

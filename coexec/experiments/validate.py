@@ -17,17 +17,26 @@ import numpy as np
 from coexec.api import cost_source, device_name, load_graph
 from coexec.costs import CostSource
 from coexec.errors import InputError
-from coexec.experiment import Progress, Setting, environment, geometric_mean, ideal_us, only_cpu, only_gpu, open_setting
+from coexec.experiments.network_timing import compare_plans
+from coexec.experiments.setting import (
+    Progress,
+    Setting,
+    environment,
+    geometric_mean,
+    ideal_us,
+    only_cpu,
+    only_gpu,
+    open_setting,
+)
+from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
 from coexec.launch import launch
 from coexec.measure import FOOTPRINT_BYTES, LayerRig, interleaved, layer_shapes
 from coexec.measured_plan import best_cut
-from coexec.network_timing import compare_plans
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.planner import Choice, choose_cuts
-from coexec.suites import NamedLayer
 
 GRID_CUTS = 17
 """Cuts per axis, unless a step is given."""
@@ -91,7 +100,7 @@ def validate_layers(
     """Compare the planner's choice for each layer with the best of a grid of cuts.
 
     Args:
-        layers: what `coexec.suites.load_layers` returns.
+        layers: what `coexec.experiments.suites.load_layers` returns.
         profile: as for ``coexec.partition``: its cost source is what is validated.
         step: units between the cuts of the grid, both axes; None takes the alignment, at most 17 cuts an axis.
         seconds_per_layer: about how long each layer may take; large ones take longer.

@@ -18,7 +18,9 @@ from coexec.arguments import model_title, named_model
 from coexec.costs import CostSource
 from coexec.errors import InputError
 from coexec.executor import Executor
-from coexec.experiment import (
+from coexec.experiments.network_timing import plan_timer, random_feeds
+from coexec.experiments.peers import Peer, Run, choose_peers, loaded
+from coexec.experiments.setting import (
     Progress,
     Setting,
     environment,
@@ -28,15 +30,13 @@ from coexec.experiment import (
     open_setting,
     quiet,
 )
+from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
 from coexec.measure import LayerRig, interleaved
 from coexec.measured_plan import best_cut
-from coexec.network_timing import plan_timer, random_feeds
 from coexec.ops.base import SplitOp
-from coexec.peers import Peer, Run, choose_peers, loaded
 from coexec.plan import Plan
 from coexec.planner import Choice, Resources, assemble, choose_cuts, share_choices
-from coexec.suites import NamedLayer
 from coexec.sync import Sync
 
 Timer = Callable[[], float]
@@ -64,8 +64,8 @@ def bench_layers(
     """Time single layers: split as planned, on each side alone, and on the peers.
 
     Args:
-        layers: what `coexec.suites.load_layers` returns.
-        peers: names in ``coexec.peers.PEERS``; None takes all. One that is missing gets null and a note.
+        layers: what `coexec.experiments.suites.load_layers` returns.
+        peers: names in ``coexec.experiments.peers.PEERS``; None takes all. One that is missing gets null and a note.
         threads: of each peer. An emulated GPU shares as many cores with the CPU side; with 1, either side
             has one core of its own.
         profile: "measure" searches each layer's cut by measuring; else as for ``coexec.partition``.

@@ -18,8 +18,8 @@ import threadpoolctl
 from onnx import ModelProto
 
 from coexec.errors import InputError
-from coexec.experiment import version
-from coexec.layer_model import layer_feeds, layer_model
+from coexec.experiments.layer_model import layer_feeds, layer_model
+from coexec.experiments.setting import version
 from coexec.layout import Array
 from coexec.measure import layer_shapes, random_constants
 from coexec.ops.conv2d import Conv2d

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coexec.terminal import exit_code_of, output, say, warn_in_lines
+from coexec.cli.terminal import exit_code_of, output, say, warn_in_lines
 
 app = typer.Typer(
     name="coexec",
@@ -77,8 +77,8 @@ def _global_options(
 def devices(json: Json = False) -> None:
     """List OpenCL devices, whether they work, and how they can synchronise."""
     with output(json) as out:
-        from coexec.device_report import device_report
-        from coexec.tables import devices_view
+        from coexec.cli.device_report import device_report
+        from coexec.cli.tables import devices_view
 
         out.show(device_report(), devices_view)
 
@@ -97,8 +97,8 @@ def demo(
     """Partition a model, run it split, check the result, and time it against either side alone."""
     with output(json) as out:
         from coexec.arguments import input_shapes, model_title, named_model
-        from coexec.demo import demo as run_demo
-        from coexec.tables import demo_view
+        from coexec.cli.tables import demo_view
+        from coexec.experiments.demo import demo as run_demo
 
         with out.progress() as progress:
             document = run_demo(
@@ -135,8 +135,8 @@ def partition(
 ) -> None:
     """Plan a model for a device of this machine."""
     with output(json) as out:
+        from coexec.cli.tables import plan_view
         from coexec.planning import plan_here, result_of
-        from coexec.tables import plan_view
 
         graph = _read_graph(model, input_shape, plan_file, timeline)
         with out.progress() as progress:
@@ -159,8 +159,8 @@ def predict(
 ) -> None:
     """Plan a model for the device of a profile, which need not be here."""
     with output(json) as out:
+        from coexec.cli.tables import plan_view
         from coexec.planning import plan_for_profile, result_of
-        from coexec.tables import plan_view
 
         graph = _read_graph(model, input_shape, plan_file, timeline)
         planned = plan_for_profile(graph, profile, cpu_threads, compute_units)
@@ -183,8 +183,8 @@ def run_model(
 ) -> None:
     """Run a model on the arrays of an .npz file."""
     with output(json) as out:
-        from coexec.run_file import run_file
-        from coexec.tables import run_view
+        from coexec.cli.run_file import run_file
+        from coexec.cli.tables import run_view
 
         out.show(run_file(model, plan, inputs, outputs, repeat, device, profile, input_shape or ()), run_view)
 
@@ -198,9 +198,9 @@ def sync(
     """Measure what a hand-over between the sides costs, with each strategy that the device offers."""
     with output(json) as out:
         from coexec.api import choose_device
+        from coexec.cli.tables import sync_view
         from coexec.errors import InputError
-        from coexec.sync_bench import sync_bench
-        from coexec.tables import sync_view
+        from coexec.experiments.sync_bench import sync_bench
 
         info = choose_device(device, strict=True)
         if info is None:
@@ -224,8 +224,8 @@ def profile(
         from dataclasses import asdict
 
         from coexec.arguments import duration_s
-        from coexec.profiling import profile as measure
-        from coexec.tables import profile_view
+        from coexec.cli.tables import profile_view
+        from coexec.profiling.measuring import profile as measure
 
         seconds = duration_s(budget)
         with out.progress() as progress:
@@ -249,8 +249,8 @@ def train(
 ) -> None:
     """Fit the latency predictors of a profile."""
     with output(json) as out:
+        from coexec.cli.tables import train_view
         from coexec.predictors.train import train as fit
-        from coexec.tables import train_view
 
         with out.progress() as progress:
             report = fit(folder, trials, storage, progress=lambda p: progress(p.done, p.models, p.name))
@@ -275,9 +275,9 @@ def validate(
     """Compare the planner's cuts with the best of a measured grid of cuts."""
     with output(json) as out:
         from coexec.arguments import input_shapes, named_model, one_of
-        from coexec.suites import load_layers
-        from coexec.tables import validate_view
-        from coexec.validate import validate_layers, validate_model
+        from coexec.cli.tables import validate_view
+        from coexec.experiments.suites import load_layers
+        from coexec.experiments.validate import validate_layers, validate_model
 
         one_of({"MODEL": model, "--suite": suite, "--layers": layers})
         with out.progress() as progress:
@@ -314,10 +314,10 @@ def bench(
 ) -> None:
     """Compare with either side alone and with other libraries."""
     with output(json) as out:
-        from coexec.bench import Effort, bench_layers, bench_models
+        from coexec.cli.tables import bench_view
         from coexec.errors import InputError
-        from coexec.suites import SUITES, load_layers
-        from coexec.tables import bench_view
+        from coexec.experiments.bench import Effort, bench_layers, bench_models
+        from coexec.experiments.suites import SUITES, load_layers
         from coexec.zoo import MODELS
 
         chosen = suite or ("models" if models else "layers")

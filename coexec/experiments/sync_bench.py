@@ -16,11 +16,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from coexec.api import Option, opened, resources
+from coexec.cli.device_report import sync_strategies
 from coexec.device import DeviceInfo, cpu_cores
-from coexec.device_report import sync_strategies
 from coexec.errors import InputError
 from coexec.executor import Executor
-from coexec.experiment import Progress, quiet
+from coexec.experiments.setting import Progress, quiet
 from coexec.graph import Graph, Node, Tensor
 from coexec.layout import Array, Layout
 from coexec.ops.base import ArraySpec, Op

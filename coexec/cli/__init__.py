@@ -1,0 +1,1 @@
+"""The `coexec` command: options in, one call of the library, tables or JSON out."""

@@ -1,0 +1,1 @@
+"""Measuring experiments: demo, validation, benchmark, conformance, the cost of a hand-over."""

@@ -1,0 +1,1 @@
+"""Measures a device once: which workloads, how, and the files that it writes."""
