@@ -303,6 +303,7 @@ def validate(
 def bench(
     models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="ONNX files or zoo names.")] = None,
     suite: Annotated[str | None, typer.Option(help="layers (the default), or models (all of the zoo).")] = None,
+    layer_file: Annotated[str | None, typer.Option("--layers", metavar="FILE", help="JSON file of layers.")] = None,
     peers: Annotated[str | None, typer.Option(help="Libraries to compare with, a,b; default: all installed.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each library.")] = 1,
     device: Device = None,
@@ -323,6 +324,8 @@ def bench(
         chosen = suite or ("models" if models else "layers")
         if chosen not in ("layers", "models") or (models and chosen == "layers"):
             raise InputError(f"--suite {chosen}: it is layers or models, and MODEL goes with models only")
+        if layer_file and chosen == "models":
+            raise InputError("--layers goes with the layer benchmark; leave out MODEL and --suite models")
         with out.progress() as progress:
             common: dict[str, Any] = {
                 "peers": None if peers is None else [p for p in peers.split(",") if p],
@@ -335,7 +338,7 @@ def bench(
             if chosen == "models":
                 document = bench_models(models or list(MODELS), profile=profile, **common)
             else:
-                layers = [layer for name in SUITES for layer in load_layers(name)]
+                layers = [layer for name in ([layer_file] if layer_file else SUITES) for layer in load_layers(name)]
                 document = bench_layers(layers, profile=profile or "measure", **common)
         out.show(document, bench_view)
 

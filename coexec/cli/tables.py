@@ -247,21 +247,36 @@ def validate_view(document: Document) -> Lines:
 
 def bench_view(document: Document) -> Lines:
     lines: Lines = []
-    for kind, unit, key in (("models", "ms", "model"), ("layers", "us", "name")):
-        rows = document[kind]
-        if not rows:
-            continue
-        peers = list(rows[0]["peers"])
-        names = (key, f"coexec {unit}", f"CPU {unit}", f"GPU {unit}", *(f"{peer} {unit}" for peer in peers))
-        made = table(names, names[1:])
-        digits = 2 if unit == "ms" else 0
-        for row in rows:
-            own = (row[f"{side}_{unit}"] for side in ("coexec", "cpu", "gpu"))
-            made.add_row(row[key], *(number(v, digits) for v in (*own, *(row["peers"][p] for p in peers))))
-        lines += [f"{kind}:", made]
-        notes = {note for row in rows for note in row.get("notes", ())}
-        lines += sorted(notes)
+    if document["models"]:
+        lines += ["models:", _bench_table(document["models"], "model", "ms", 2)]
+    if document["layers"]:
+        lines += ["layers:", _bench_table(document["layers"], "name", "us", 0)]
+    lines += sorted({note for row in document["models"] + document["layers"] for note in row["notes"]})
     where = document["environment"]
     kind = "emulated GPU" if where.get("emulated_gpu") else "GPU"
     used = f"{where.get('compute_units')} compute units + {where.get('cpu_threads')} CPU threads"
-    return [*lines, f"{where.get('device')} ({kind}), {used}; {where.get('cpu_model')}"]
+    peers = f"peers with {where.get('peer_threads')} threads"
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
+    return [
+        *lines,
+        f"{where.get('device')} ({kind}), {used}, {peers}; {where.get('cpu_model')}",
+        f"{where.get('date')}; {versions}",
+    ]
+
+
+def _bench_table(rows: list[Document], key: str, unit: str, digits: int) -> Table:
+    """Times, then how good the split is (layers) and what it gains over the better side alone."""
+    peers = list(rows[0]["peers"])
+    gains = ["efficiency", "speedup", "speedup_cap"] if "efficiency" in rows[0] else ["speedup"]
+    numbers = [f"coexec {unit}", f"CPU {unit}", f"GPU {unit}", *(g.replace("_", " ") for g in gains)]
+    numbers += [f"{peer} {unit}" for peer in peers]
+    made = table((key, *numbers), numbers)
+    for row in rows:
+        times = [row[f"{side}_{unit}"] for side in ("coexec", "cpu", "gpu")]
+        made.add_row(
+            row[key],
+            *(number(t, digits) for t in times),
+            *(number(row[g], 2) for g in gains),
+            *(number(row["peers"][peer], digits) for peer in peers),
+        )
+    return made
