@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,9 @@ import hypothesis
 import pytest
 
 from coexec.device import DeviceInfo
+
+# A shell that runs the suite in the background has it ignore Ctrl-C, which some tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("coexec", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("coexec")
