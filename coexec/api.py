@@ -60,6 +60,11 @@ def partition(
     _check_arguments(example_inputs, precision, adapt, cpu_threads, compute_units, effort)
     graph = load_graph(model, input_shapes)
     info = choose_device(device, strict)
+    if compute_units is not None and compute_units > (info.compute_units if info else 0):
+        raise InputError(
+            f"compute_units={compute_units}, but "
+            + (f"{info.id} has {info.compute_units}" if info else "no OpenCL device is used")
+        )
     plan = best_plan(graph, info, profile, cpu_threads, compute_units, sync, effort)
     return build(graph, plan)
 
@@ -208,9 +213,17 @@ def choose_device(device: str | None, strict: bool = False) -> DeviceInfo | None
     return info
 
 
-@cache
 def opened(info: DeviceInfo, compute_units: int, sync: str | None) -> Sync:
     """An open session with its sync strategy, shared by all models that use the device in the same way."""
+    link = _opened(info, compute_units, sync)
+    if link.lost:  # it got stuck: later models get a queue of their own
+        _opened.cache_clear()
+        link = _opened(info, compute_units, sync)
+    return link
+
+
+@cache
+def _opened(info: DeviceInfo, compute_units: int, sync: str | None) -> Sync:
     return open_sync(Session(info, compute_units), sync)
 
 

@@ -61,8 +61,6 @@ class Executor:
         self.graph = graph
         self.sync = sync
         self.cpu_threads = cpu_threads
-        self.record: list[Span] | None = None
-        self._broken = ""
         self._turn = sync.session.turn if sync else threading.RLock()
         self._nodes = {node.name: node for node in graph.nodes}
         self._memories: dict[str, Memory] = {}
@@ -93,6 +91,10 @@ class Executor:
 
     def load(self, plan: Plan) -> None:
         """Make this the plan of the runs that follow."""
+        with self._turn:
+            self._steps, self._launches = self._bind(plan)
+
+    def _bind(self, plan: Plan) -> tuple[list[Step], list[Launch]]:
         steps: list[Step] = []
         launches: list[Launch] = []
         cpu_count = 0
@@ -106,34 +108,38 @@ class Executor:
                 steps.append(Step(task, cpu_count, None, self._bind_routine(task)))
         if self.sync is not None and not self.sync.in_kernel:
             _add_copies(self.graph, steps, self._memories, self._views)
-        self._steps, self._launches = steps, launches
+        return steps, launches
 
-    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Feed, run and return copies of the outputs. Checks names, dtypes and shapes (InputError)."""
+    def run(self, feeds: Mapping[str, Array], record: list[Span] | None = None) -> dict[str, Array]:
+        """Feed, run and return copies of the outputs. Checks names, dtypes and shapes (InputError).
+
+        ``record`` gets a Span per CPU task.
+        """
         check_feeds(self.graph, feeds)
         with self._turn:
             for name in self.graph.inputs:
                 np.copyto(self._views[name], feeds[name])
-            self.run_loaded()
+            self.run_loaded(record)
             return {name: self._output(name) for name in self.graph.outputs}
 
-    def run_loaded(self) -> None:
+    def run_loaded(self, record: list[Span] | None = None) -> None:
         """Run on what is in the input tensors already. The outputs are left in their tensors."""
-        if self._broken:
-            raise DeviceError(f"this model can no longer run on its device: {self._broken}; load it again")
-        sync = self.sync if self._launches else None
         with self._turn, self._threads.limit(limits=self.cpu_threads, user_api="blas"), self._cores():
+            sync = self.sync if self._launches else None
+            if sync is None:
+                self._run_steps(None, record)
+                return
+            sync.require_usable()
             try:
-                self._run_steps(sync)
+                sync.begin(self._launches)
+                self._run_steps(sync, record)
             except BaseException:
-                if sync is not None:
-                    self._give_up(sync)
+                sync.give_up(self)
                 raise
+            sync.end()
 
-    def _run_steps(self, sync: Sync | None) -> None:
-        if sync is not None:
-            sync.start(self._launches)
-        clock, record = time.perf_counter, self.record
+    def _run_steps(self, sync: Sync | None, record: list[Span] | None) -> None:
+        clock = time.perf_counter
         begin = clock()
         for step in self._steps:
             if step.launch is not None:
@@ -154,12 +160,6 @@ class Executor:
                 record.append(Span(step.task.node, *times))
         if sync is not None:
             sync.wait(len(self._launches))
-
-    def _give_up(self, sync: Sync) -> None:
-        try:
-            sync.abort()
-        except DeviceError as error:
-            self._broken = str(error)
 
     def _cores(self) -> AbstractContextManager[Any]:
         return self.sync.session.cores(self.cpu_threads) if self.sync and self._launches else nullcontext()

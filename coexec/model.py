@@ -93,11 +93,7 @@ class Model:
     def _first_run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Run, and warn once of what the reference evaluator takes of the time."""
         spans: list[Span] = []
-        self.executor.record = spans
-        try:
-            outputs = self.executor.run(feed)
-        finally:
-            self.executor.record = None
+        outputs = self.executor.run(feed, spans)
         slow_us = sum(s.end_us - s.start_us for s in spans if s.node in self._slow)
         share = slow_us / max(spans[-1].end_us, 1e-9)
         warnings.warn(f"{self.graph.notes[0]}: {share:.0%} of the run's time", stacklevel=4)

@@ -81,6 +81,9 @@ class Sync(ABC):
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.lost = ""
+        """Why the queue can no longer be used; "" while it can."""
+        self._unsettled = False
 
     @classmethod
     @abstractmethod
@@ -112,9 +115,34 @@ class Sync(ABC):
         Its outputs may be written; a run writes them again.
         """
 
+    def require_usable(self) -> None:
+        """Raise DeviceError if an earlier run left the queue stuck."""
+        if self.lost:
+            raise DeviceError(f"{self.session.info.id} got stuck in an earlier run ({self.lost}); load the model again")
+
+    def begin(self, launches: Sequence[Launch]) -> None:
+        """Begin a run of these launches, after ``require_usable``."""
+        if self._unsettled:  # giving up an earlier run was itself interrupted
+            self.abort()
+        self._unsettled = True
+        self.start(launches)
+
+    def end(self) -> None:
+        """The run has come to its end: nothing is left in the queue."""
+        self._unsettled = False
+
+    def give_up(self, user: Any) -> None:
+        """End a run that failed. If its kernels can't be stopped, what they use (``user``) is kept for good."""
+        try:
+            self.abort()
+            self._unsettled = False
+        except DeviceError as error:
+            self.lost = str(error)
+            _stuck.append((self, user))
+
     @abstractmethod
     def start(self, launches: Sequence[Launch]) -> None:
-        """Begin a run of these launches."""
+        """Begin a run of these launches on an idle queue."""
 
     @abstractmethod
     def launch(self, launch: Launch) -> None:
@@ -289,6 +317,8 @@ class Events(Sync):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self._events: dict[int, Any] = {}
+        self._copies: list[Any] = []
+        """Events of the run's copies: pyopencl waits in their release, so they are kept until they are done."""
 
     def allocate(self, nbytes: int) -> Memory:
         import pyopencl as cl
@@ -306,6 +336,7 @@ class Events(Sync):
 
     def start(self, launches: Sequence[Launch]) -> None:
         self._events.clear()
+        self._copies.clear()
 
     def launch(self, launch: Launch) -> None:
         import pyopencl as cl
@@ -313,10 +344,12 @@ class Events(Sync):
         queue = self.session.queue
         try:
             for memory, view in launch.uploads:
-                copy_region(queue, memory, view, to_device=True)
+                self._copies += copy_region(queue, memory, view, to_device=True)
             event = cl.enqueue_nd_range_kernel(queue, launch.kernel, launch.global_size, (1, 1, 1))
             for memory, view in launch.downloads:
-                event = copy_region(queue, memory, view, to_device=False) or event
+                copies = copy_region(queue, memory, view, to_device=False)
+                self._copies += copies
+                event = copies[-1] if copies else event
             queue.flush()
         except cl.Error as error:
             raise DeviceError(f"{self.session.info.id} refused a kernel: {error}") from error
@@ -331,6 +364,9 @@ class Events(Sync):
     def abort(self) -> None:
         drain(self.session, ABORT_WAIT_S)
 
+
+_stuck: list[tuple[Sync, Any]] = []
+"""Queues whose kernels could not be stopped, with the memory that those may still write."""
 
 SYNC: dict[str, type[Sync]] = {cls.name: cls for cls in (SvmFlags, HostFlags, Events)}
 
@@ -348,7 +384,7 @@ def open_sync(session: Session, name: str | None = None) -> Sync:
         if reason is None:
             try:
                 return candidate(session)
-            except SyncTimeout as error:
+            except DeviceError as error:  # it cannot be built, allocated or proven here
                 reason = str(error)
         reasons.append(f"{candidate.name}: {reason}")
     raise DeviceError(f"{session.info.id} offers no such synchronisation ({'; '.join(reasons)})")
@@ -484,14 +520,14 @@ def drain(session: Session, limit_s: float = HOST_WAIT_S) -> None:
     poll_event(event, session, limit_s)
 
 
-def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> Any:
+def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> list[Any]:
     """Copy a strided view of ``memory.host`` to the same place of its device buffer, or back.
 
-    Returns the event of the last copy (None if the view is empty).
+    Returns the events of the copies (none if the view is empty); the memory must live until they are done.
     """
     import pyopencl as cl
 
-    event = None
+    events = []
     offset = int(view.ctypes.data) - memory.address
     for start, shape, strides in _blocks(offset, view):
         width, rows, slices = shape[2], shape[1], shape[0]
@@ -501,6 +537,7 @@ def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> Any
                 event = cl.enqueue_copy(queue, memory.argument, block, dst_offset=start, is_blocking=False)
             else:
                 event = cl.enqueue_copy(queue, block, memory.argument, src_offset=start, is_blocking=False)
+            events.append(event)
             continue
         layout = {
             "buffer_origin": (start, 0, 0),
@@ -514,7 +551,8 @@ def copy_region(queue: Any, memory: Memory, view: Array, to_device: bool) -> Any
             event = cl.enqueue_copy(queue, memory.argument, memory.host, **layout)
         else:
             event = cl.enqueue_copy(queue, memory.host, memory.argument, **layout)
-    return event
+        events.append(event)
+    return events
 
 
 def _blocks(offset: int, view: Array) -> list[tuple[int, tuple[int, int, int], tuple[int, int]]]:

@@ -15,7 +15,7 @@ inline vec load_some(__global const float* p, int valid) {
 }
 
 COEXEC_KERNEL
-void conv2d_depthwise(__global const float* restrict x_, int x_offset, int x_batch, int x_row, int x_pixel,
+void conv2d_depthwise(__global const float* x_, int x_offset, int x_batch, int x_row, int x_pixel,
                       __global const float* restrict w, __global const float* restrict bias,
                       __global const float* r_, int r_offset, int r_batch, int r_row, int r_pixel,
                       __global float* y_, int y_offset, int y_batch, int y_row, int y_pixel,

@@ -12,7 +12,7 @@
 #define NW (NV * VW)
 
 COEXEC_KERNEL
-void linear_tile(__global const float* restrict x_, int x_offset, int x_pitch,
+void linear_tile(__global const float* x_, int x_offset, int x_pitch,
                  __global const float* restrict w, __global const float* restrict bias,
                  __global const float* r_, int r_offset, int r_pitch,
                  __global float* y_, int y_offset, int y_pitch,

@@ -8,6 +8,8 @@
    Numbers only grow, so nothing is reset between runs. Plain 32-bit loads and stores only: read-modify-write
    on memory shared with the host is not portable. arrivals (device memory) counts finished work-groups.
 
+   The input is written by the host while the kernel waits, so it must not be `restrict`: weights may be.
+
    A kernel begins with COEXEC_ENTER (false: fall through) and ends with COEXEC_LEAVE, both reached by every
    work-item. Work-groups of one work-item only. */
 #ifndef COEXEC_SYNC

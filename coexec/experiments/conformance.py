@@ -235,9 +235,9 @@ def run_poisoned(executor: Executor, plan: Plan, feeds: Mapping[str, Array]) -> 
 def _copy(executor: Executor, name: str, view: Array, to_device: bool) -> None:
     sync = executor.sync
     assert sync is not None
-    event = copy_region(sync.session.queue, executor.memory(name), view, to_device)
-    if event is not None:
-        sync.session.queue.flush()
+    events = copy_region(sync.session.queue, executor.memory(name), view, to_device)
+    sync.session.queue.flush()
+    for event in events:
         poll_event(event, sync.session)
 
 

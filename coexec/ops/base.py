@@ -8,7 +8,7 @@ of the same kind: kernels, CPU routines, features, profiler and predictor know n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Literal
 
@@ -143,15 +143,3 @@ class SplitOp(Op):
 def stack_columns(parts: Sequence[Mapping[str, Ints]]) -> Columns:
     """Rows of several column sets of one kind under one another."""
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-
-
-@dataclass(frozen=True)
-class Sample:
-    """A case of an op for tests and self-tests: the op and the shapes of its inputs."""
-
-    name: str
-    op: Op
-    inputs: tuple[ArraySpec | None, ...]
-
-
-SampleMaker = Callable[[], list[Sample]]

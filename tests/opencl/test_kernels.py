@@ -145,7 +145,7 @@ class Bench:
     def _copy(self, name: str, to_device: bool) -> None:
         if self.sync is not None and not self.sync.in_kernel:
             memory, queue = self.executor.memory(name), self.sync.session.queue
-            event = copy_region(queue, memory, memory.host, to_device)
+            (event,) = copy_region(queue, memory, memory.host, to_device)
             queue.flush()
             poll_event(event, self.sync.session)
 

@@ -405,3 +405,45 @@ def test_no_kernel_spins_after_a_failed_run(any_chain: Chain) -> None:
     assert elapsed(run) < sync_module.ABORT_WAIT_S
     assert elapsed(lambda: drain(sync.session)) < 0.5
     any_chain.check()
+
+
+def test_ctrl_c_while_giving_up_is_made_good_by_the_next_run(
+    linear_chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Ctrl-C, in the middle of ending the run: the next run ends it first, then is right."""
+    sync = linear_chain.sync
+    original = sync.abort
+
+    def interrupted() -> None:
+        monkeypatch.setattr(sync, "abort", original)
+        raise KeyboardInterrupt
+
+    def fail(number: int) -> None:
+        if number == 2:
+            raise Broken
+
+    monkeypatch.setattr(sync, "abort", interrupted)
+    with linear_chain.before_cpu_tasks(fail), pytest.raises(KeyboardInterrupt):
+        linear_chain.run()
+    linear_chain.check()
+
+
+def test_a_stuck_queue_refuses_every_model_until_it_is_opened_again(
+    linear_chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong is the queue, not the model that met it: others that share it must not run either."""
+    sync = linear_chain.sync
+    other = Chain(sync)
+
+    def stuck() -> None:
+        raise DeviceError("it does not end")
+
+    def fail(number: int) -> None:
+        raise Broken
+
+    monkeypatch.setattr(sync, "abort", stuck)
+    with linear_chain.before_cpu_tasks(fail), pytest.raises(Broken):
+        linear_chain.run()
+    for chain in (linear_chain, other):
+        with pytest.raises(DeviceError, match="load the model again"):
+            chain.run()

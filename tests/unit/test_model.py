@@ -93,6 +93,7 @@ def test_wrong_feeds(feed: dict[str, Array], message: str) -> None:
         ({"cpu_threads": 0}, "cpu_threads"),
         ({"cpu_threads": 10_000}, "cpu_threads"),
         ({"compute_units": -1}, "compute_units"),
+        ({"compute_units": 2}, "no OpenCL device is used"),
         ({"effort": 0.0}, "effort"),
         ({"example_inputs": (1,)}, "example_inputs"),
     ],
