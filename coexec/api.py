@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
+import numpy as np
+
 from coexec.costs import CostSource, Estimate
-from coexec.device import DeviceInfo, Session, cpu_cores, find_device
+from coexec.device import DeviceInfo, cpu_cores, find_device
 from coexec.errors import DeviceError, InputError, PlanError
 from coexec.executor import Executor
 from coexec.graph import Graph
 from coexec.model import Model
 from coexec.plan import Plan, check_plan
-from coexec.planner import Resources, make_plan
-from coexec.sync import Sync, open_sync
+from coexec.planner import make_plan
+from coexec.sync import check_strategy, opened
+from coexec.ways import Machine, Way, best_over
 
 CPU_ONLY = "cpu"
+MEASURE = "measure"
+"""What ``profile`` is where layers are timed on the spot."""
+DEFAULT_EFFORT_S = 10.0
 
 
 def partition(
@@ -49,7 +54,7 @@ def partition(
         compute_units: compute units of the device to use; None leaves the choice to the planner.
         sync: synchronisation strategy; None takes the first that proves itself on the device.
         strict: raise DeviceError instead of running on the CPU only when there is no usable device.
-        effort: seconds that ``profile="measure"`` may take (default 10).
+        effort: seconds that ``profile="measure"`` may take, about (default 10).
 
     Returns:
         A :class:`coexec.model.Model`: ``model(x)``, ``model.run(None, {"input": x})``, ``model.plan``.
@@ -57,16 +62,11 @@ def partition(
     Raises:
         CoexecError: with one line that says what is wrong with model, device or arguments.
     """
-    _check_arguments(example_inputs, precision, adapt, cpu_threads, compute_units, effort)
+    _check_unsupported(example_inputs, precision, adapt, strict)
     graph = load_graph(model, input_shapes)
     info = choose_device(device, strict)
-    if compute_units is not None and compute_units > (info.compute_units if info else 0):
-        raise InputError(
-            f"compute_units={compute_units}, but "
-            + (f"{info.id} has {info.compute_units}" if info else "no OpenCL device is used")
-        )
-    plan = best_plan(graph, info, profile, cpu_threads, compute_units, sync, effort)
-    return build(graph, plan)
+    ways = Machine.here(info).ways(cpu_threads, compute_units)
+    return build(graph, best_plan(graph, info, ways, profile, sync, effort))
 
 
 def load(
@@ -76,6 +76,8 @@ def load(
 
     Raises PlanError if the plan is damaged, of another model, or of a device that is not here.
     """
+    if not isinstance(plan, Plan | str | os.PathLike):
+        raise InputError(f"a plan is a file or a coexec Plan, not {type(plan).__name__}")
     graph = load_graph(model, input_shapes)
     return build(graph, plan if isinstance(plan, Plan) else Plan.load(plan))
 
@@ -99,9 +101,9 @@ def build(graph: Graph, plan: Plan) -> Model:
     except DeviceError as error:
         raise PlanError(f"the plan is for a device that is not here: {error}") from error
     assert info is not None
-    if device_name(info) != plan.device_name:
+    if info.name_and_driver != plan.device_name:
         raise PlanError(
-            f"the plan was made for {plan.device_name!r}, {plan.device} is {device_name(info)!r} here; make it again"
+            f"the plan was made for {plan.device_name!r}, {plan.device} is {info.name_and_driver!r} here; make it again"
         )
     if plan.compute_units > info.compute_units:
         raise PlanError(
@@ -111,80 +113,55 @@ def build(graph: Graph, plan: Plan) -> Model:
     return Model(graph, plan, Executor(graph, sync, plan.cpu_threads))
 
 
-@dataclass(frozen=True)
-class Option:
-    """One way to use the machine: how many compute units and CPU threads, and whether layers are split."""
-
-    name: str
-    compute_units: int
-    cpu_threads: int
-    split: bool = True
-
-
-def options(info: DeviceInfo | None, cpu_threads: int | None, compute_units: int | None) -> list[Option]:
-    """The ways that a plan may choose from, within what the user fixed.
-
-    A CPU-type device shares the cores with the CPU side: k of them each way, or all of them to either side
-    in turn.
-    """
-    cores = cpu_cores()
-    if info is None:
-        return [Option("cpu only", 0, cpu_threads or cores)]
-    return ways_to_share(info.emulated_gpu, info.compute_units, cores, cpu_threads, compute_units)
-
-
-def ways_to_share(
-    emulated_gpu: bool, device_units: int, cores: int, cpu_threads: int | None, compute_units: int | None
-) -> list[Option]:
-    """The ways to use a device of ``device_units`` compute units beside ``cores`` cores."""
-    if not emulated_gpu:
-        return [Option("cpu + gpu", compute_units or device_units, cpu_threads or cores)]
-    if cpu_threads or compute_units:
-        units = compute_units or max(1, min(device_units, cores - (cpu_threads or 0)))
-        threads = cpu_threads or max(1, cores - units)
-        return [Option(f"{units} + {threads}", units, threads)]
-    most = min(device_units, cores)
-    ways = [Option(f"{k} + {cores - k}", k, cores - k) for k in range(1, most) if cores > k]
-    return [*ways, Option("all cores in turn", most, cores, split=False)]
-
-
 def best_plan(
     graph: Graph,
     info: DeviceInfo | None,
+    ways: Sequence[Way] | None = None,
     profile: str | None = None,
-    cpu_threads: int | None = None,
-    compute_units: int | None = None,
     sync: str | None = None,
     effort: float | None = None,
 ) -> Plan:
-    """The plan with the lowest predicted latency over all ways to use the machine."""
-    ways = options(info, cpu_threads, compute_units)
-    if profile == "measure" and info is not None:
+    """The plan with the lowest predicted latency over ``ways`` (default: all) to use this machine.
+
+    The other arguments are those of :func:`partition`, checked here.
+    """
+    check_planning(info, profile, sync, effort)
+    machine = Machine.here(info)
+    ways = ways or machine.ways()
+    if profile == MEASURE and info is not None:
         from coexec.measured_plan import measured_plan
 
-        return measured_plan(graph, info, ways, sync, effort or 10.0)
+        return measured_plan(graph, info, ways, sync, effort or DEFAULT_EFFORT_S)
     costs = cost_source(info, profile)
-    plans = {way.name: make_plan(graph, costs, resources(info, way, sync)) for way in ways}
-    best = min(plans.values(), key=lambda plan: plan.predicted_ms)
-    return replace(best, options={name: plan.predicted_ms for name, plan in plans.items()})
+    return best_over(ways, lambda way: make_plan(graph, costs, machine.resources(way, sync)))
 
 
-def resources(info: DeviceInfo | None, way: Option, sync: str | None) -> Resources:
-    """What the planner may use in this way."""
-    if info is None:
-        return Resources("", "", None, way.cpu_threads)
-    traits = info.traits(way.compute_units)
-    return Resources(info.id, device_name(info), traits, way.cpu_threads, sync or "", way.split)
+def check_planning(info: DeviceInfo | None, profile: Any, sync: Any, effort: Any) -> None:
+    """Refuse values that no plan can be made with, and combinations of which one part would be ignored."""
+    if profile is not None and not isinstance(profile, str | os.PathLike):
+        raise InputError(f"a profile is a name or a folder, not {type(profile).__name__}")
+    if sync is not None:
+        check_strategy(sync, info)
+    if effort is None:
+        return
+    if not isinstance(effort, int | float | np.number) or isinstance(effort, bool) or not 0 < effort < math.inf:
+        raise InputError(f"effort must be a positive number of seconds, not {effort!r}")
+    if profile != MEASURE:
+        raise InputError("effort limits profile='measure'; leave it out, or choose that")
 
 
 def cost_source(info: DeviceInfo | None, profile: str | None) -> CostSource:
     """Predictors of the named or fitting profile; the coarse estimate, with a warning, where none fits."""
-    if info is None and profile in (None, "measure"):
+    if info is None and profile in (None, MEASURE):
         return Estimate()  # one side only: there is nothing to balance
-    from coexec.predictors import load_predictors, match
+    from coexec.predictors import load_predictors, match, misfit
 
     if profile is not None:
-        return load_predictors(profile)
+        predictors = load_predictors(profile)
+        note = misfit(predictors.device, info, cpu_cores()) if info else ""
+        if note:
+            warnings.warn(f"{predictors.name} may mislead: {note}", stacklevel=4)
+        return predictors
     assert info is not None
     found = match(info, cpu_cores())
     if found is None:
@@ -213,43 +190,13 @@ def choose_device(device: str | None, strict: bool = False) -> DeviceInfo | None
     return info
 
 
-def opened(info: DeviceInfo, compute_units: int, sync: str | None) -> Sync:
-    """An open session with its sync strategy, shared by all models that use the device in the same way."""
-    link = _opened(info, compute_units, sync)
-    if link.lost:  # it got stuck: later models get a queue of their own
-        _opened.cache_clear()
-        link = _opened(info, compute_units, sync)
-    return link
-
-
-@cache
-def _opened(info: DeviceInfo, compute_units: int, sync: str | None) -> Sync:
-    return open_sync(Session(info, compute_units), sync)
-
-
-def device_name(info: DeviceInfo) -> str:
-    """Device and driver, as plans and profiles name them."""
-    return f"{info.name} ({info.driver})"
-
-
-def _check_arguments(
-    example_inputs: Any,
-    precision: str,
-    adapt: bool,
-    cpu_threads: int | None,
-    compute_units: int | None,
-    effort: float | None,
-) -> None:
+def _check_unsupported(example_inputs: Any, precision: Any, adapt: Any, strict: Any) -> None:
     if example_inputs is not None:
         raise InputError("example_inputs is for PyTorch modules, which this version does not read; export to ONNX")
     if precision != "fp32":
         raise InputError(f"precision {precision!r} is not supported in this version; use 'fp32'")
+    for name, value in (("adapt", adapt), ("strict", strict)):
+        if not isinstance(value, bool):
+            raise InputError(f"{name} is True or False, not {value!r}")
     if adapt:
         raise InputError("adapt=True is not supported in this version; leave it out")
-    for name, value in (("cpu_threads", cpu_threads), ("compute_units", compute_units)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be at least 1, not {value}")
-    if cpu_threads is not None and cpu_threads > cpu_cores():
-        raise InputError(f"cpu_threads={cpu_threads}, but this process may use {cpu_cores()} cores")
-    if effort is not None and effort <= 0:
-        raise InputError(f"effort must be a positive number of seconds, not {effort}")

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coexec.device import DeviceInfo, cpu_cores
 from coexec.errors import InputError
 from coexec.layout import Shape
 
@@ -68,16 +67,6 @@ def check_target(option: str, target: str | None, sources: Iterable[str | None] 
     for source in sources:
         if source and path.exists() and Path(source).exists() and path.samefile(source):
             raise InputError(f"{option} {target} is also what is read; name another file")
-
-
-def check_shares(info: DeviceInfo | None, cpu_threads: int | None, compute_units: int | None) -> None:
-    """Refuse more threads or compute units than there are."""
-    if cpu_threads is not None and cpu_threads > cpu_cores():
-        raise InputError(f"--cpu-threads {cpu_threads}: this process may use {cpu_cores()} cores")
-    if compute_units is not None and info is None:
-        raise InputError(f"--compute-units {compute_units}: no OpenCL device is used here")
-    if compute_units is not None and info is not None and compute_units > info.compute_units:
-        raise InputError(f"--compute-units {compute_units}: {info.id} has {info.compute_units}")
 
 
 def one_of(given: Mapping[str, str | None]) -> None:

@@ -31,6 +31,15 @@ __kernel void self_test(__global const int* a, __global int* b) {
 }
 """
 
+ATOMICS = """
+__kernel void atomics(__global volatile int* flag) {
+  __global volatile atomic_int* p = (__global volatile atomic_int*)flag;
+  const int seen = atomic_load_explicit(p, memory_order_acquire, memory_scope_all_svm_devices);
+  atomic_work_item_fence(CLK_GLOBAL_MEM_FENCE, memory_order_acq_rel, memory_scope_all_svm_devices);
+  atomic_store_explicit(p, seen + 1, memory_order_release, memory_scope_all_svm_devices);
+}
+"""
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -61,9 +70,14 @@ class DeviceInfo:
         return self.type == "cpu"
 
     @property
-    def c11_atomics(self) -> bool:
-        """Whether its compiler has OpenCL C 2.0 atomics with scope all_svm_devices."""
-        return _c_version(self.handle.opencl_c_version) >= (2, 0)
+    def name_and_driver(self) -> str:
+        """What plans know a device by."""
+        return f"{self.name} ({self.driver})"
+
+    @property
+    def svm_atomics(self) -> bool:
+        """Whether it has fine-grained SVM buffers with atomics, by what it says of itself."""
+        return self.svm_capabilities & 0xA == 0xA
 
     def traits(self, compute_units: int) -> GpuTraits:
         """What the launch rules need to know when ``compute_units`` of it are used."""
@@ -105,7 +119,7 @@ def find_devices() -> tuple[DeviceInfo, ...]:
             counts[slug] = index + 1
             with opencl_runtime.adopting_threads():  # the self-test starts workers
                 found.append(_describe(f"{slug}:{index}", p, handle))
-    return tuple(sorted(found, key=lambda d: (not d.usable, d.emulated_gpu, not d.c11_atomics)))
+    return tuple(sorted(found, key=lambda d: (not d.usable, d.emulated_gpu, not d.svm_atomics)))
 
 
 def find_device(device_id: str | None = None) -> DeviceInfo | None:
@@ -148,6 +162,7 @@ class Session:
         if problem:
             raise DeviceError(f"{info.id} with {self.compute_units} compute units: {problem}")
         self.traits = info.traits(self.compute_units)
+        self._atomics = _c11_atomics(self.context)
         self.turn = _turn(info.id)
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
         self.warm: set[Any] = set()
@@ -160,9 +175,7 @@ class Session:
         key = (name, tuple(sorted(options.items())))
         if key not in self._programs:
             flags = [f"-D{k}={v}" for k, v in key[1]]
-            flags += [f"-DCOEXEC_C11_ATOMICS={int(self.info.c11_atomics)}", f"-DCOEXEC_PREFETCH={int(self.traits.cpu)}"]
-            if self.info.c11_atomics:
-                flags.append("-cl-std=CL2.0")
+            flags += [*self._atomics, f"-DCOEXEC_PREFETCH={int(self.traits.cpu)}"]
             flags += ["-cl-mad-enable", "-cl-no-signed-zeros"]
             try:
                 with opencl_runtime.adopting_threads():  # Intel's runtime starts further ones while it builds
@@ -260,13 +273,21 @@ def _run_self_test(context: Any, queue: Any) -> str | None:
     return None
 
 
-def _c_version(text: str) -> tuple[int, int]:
-    words = text.split()
-    for word in words:
-        major, dot, minor = word.partition(".")
-        if dot and major.isdigit() and minor[:1].isdigit():
-            return int(major), int(minor[:1])
-    return (1, 0)
+def _c11_atomics(context: Any) -> list[str]:
+    """Build options with which kernels have atomics of scope all_svm_devices; [] where the compiler has none.
+
+    Tried out: since OpenCL 3.0 the language's version no longer says so.
+    """
+    import pyopencl as cl
+
+    for standard in ("CL2.0", "CL3.0"):
+        options = ["-DCOEXEC_C11_ATOMICS=1", f"-cl-std={standard}"]
+        try:
+            quiet_build(cl.Program(context, ATOMICS), options)
+        except cl.Error:
+            continue
+        return options
+    return []
 
 
 def _slug(p: Any) -> str:

@@ -7,9 +7,9 @@ together, along each axis; from there a hill climb over measured cuts finds the 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
-from coexec.api import Option, opened, resources
 from coexec.costs import unsplit_op_us
 from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
@@ -18,7 +18,8 @@ from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
-from coexec.sync import Sync
+from coexec.sync import Sync, opened
+from coexec.ways import Machine, Way, best_over
 
 COPIES = 4
 """Copies of a layer that take turns; fewer than a profile uses, since every cut packs the weights of each."""
@@ -33,16 +34,16 @@ class _Measured:
         return unsplit_op_us(graph, node)
 
 
-def measured_plan(graph: Graph, info: DeviceInfo, ways: list[Option], sync: str | None, effort_s: float) -> Plan:
+def measured_plan(graph: Graph, info: DeviceInfo, ways: Sequence[Way], sync: str | None, effort_s: float) -> Plan:
     """The fastest of the measured plans over all ways to use the machine, in about ``effort_s`` seconds."""
-    plans = {}
-    for way in ways:
-        use = resources(info, way, sync)
+    machine = Machine.here(info)
+
+    def plan_for(way: Way) -> Plan:
+        use = machine.resources(way, sync)
         link = opened(info, way.compute_units, sync)
-        choices = measure_choices(graph, link, use, effort_s / len(ways))
-        plans[way.name] = assemble(graph, choices, _Measured(), use)
-    best = min(plans.values(), key=lambda plan: plan.predicted_ms)
-    return replace(best, options={name: plan.predicted_ms for name, plan in plans.items()})
+        return assemble(graph, measure_choices(graph, link, use, effort_s / len(ways)), _Measured(), use)
+
+    return best_over(ways, plan_for)
 
 
 def measure_choices(graph: Graph, sync: Sync, use: Resources, effort_s: float) -> dict[str, Choice]:

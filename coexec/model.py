@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from coexec.errors import InputError
+from coexec.errors import InputError, PlanError
 from coexec.executor import Executor, Span
 from coexec.graph import Graph
 from coexec.layout import Array, Shape
 from coexec.ops.reference_op import ReferenceOp
-from coexec.plan import Plan
+from coexec.plan import Plan, check_plan
 
 ONNX_TYPES = {
     "float32": "float",
@@ -51,6 +51,7 @@ class Model:
         self._plan = plan
         self._slow = {node.name for node in graph.nodes if isinstance(node.op, ReferenceOp)}
         """Nodes that ONNX's reference evaluator runs, until the first run has told their share."""
+        self._sync = executor.sync.name if executor.sync else ""
         executor.load(plan)
 
     @property
@@ -59,6 +60,21 @@ class Model:
 
     @plan.setter
     def plan(self, plan: Plan) -> None:
+        """Run by another plan from now on; PlanError, and nothing changes, if it is not for what is open here."""
+        if not isinstance(plan, Plan):
+            raise InputError(f"a plan is a coexec Plan, not {type(plan).__name__}; Plan.load(path) reads a file")
+        check_plan(plan, self.graph)
+        for what, wanted, here in (
+            ("device", plan.device, self._plan.device),
+            ("device", plan.device_name, self._plan.device_name),
+            ("compute units", plan.compute_units, self._plan.compute_units),
+            ("CPU threads", plan.cpu_threads, self._plan.cpu_threads),
+            ("sync", plan.sync or self._sync, self._sync),
+        ):
+            if wanted != here:
+                raise PlanError(
+                    f"the plan is for {what} {wanted!r}, this model is open with {here!r}; use coexec.load(model, plan)"
+                )
         self.executor.load(plan)
         self._plan = plan
 
@@ -76,6 +92,10 @@ class Model:
         Returns the named outputs (all if None), as new arrays. Raises InputError for a wrong name, dtype
         or shape, DeviceError or SyncTimeout if the device fails.
         """
+        if isinstance(output_names, str) or not isinstance(output_names, Sequence | None):
+            raise InputError(f"output names are a list of names, or None for all, not {output_names!r}")
+        if not isinstance(feed, Mapping):
+            raise InputError(f"the inputs are a dict, name -> array, not {type(feed).__name__}")
         names = list(self.graph.outputs) if output_names is None else list(output_names)
         for name in names:
             if name not in self.graph.outputs:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from coexec.api import Option, best_plan, choose_device, cost_source, options, resources, ways_to_share
-from coexec.arguments import check_shares
+from coexec.api import MEASURE, best_plan, choose_device, cost_source
 from coexec.costs import CostSource, Estimate
 from coexec.device import DeviceInfo
 from coexec.errors import InputError
@@ -17,6 +16,7 @@ from coexec.graph import Graph
 from coexec.plan import Plan
 from coexec.planner import Resources, make_plan
 from coexec.timeline import save_timeline
+from coexec.ways import Machine, Way, best_over
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,15 @@ def plan_here(
     ``split_only`` leaves out the ways that use all cores for one side after the other, where there is any other.
     """
     info = choose_device(device)
-    check_shares(info, cpu_threads, compute_units)
+    machine = Machine.here(info)
+    ways = machine.ways(cpu_threads, compute_units)
+    if split_only:
+        ways = [way for way in ways if way.split] or ways
     start = time.perf_counter()
-    ways = options(info, cpu_threads, compute_units)
-    splits = [way for way in ways if way.split]
-    if info is None or not split_only or not splits:
-        plan = best_plan(graph, info, profile, cpu_threads, compute_units, sync, effort)
-    else:
-        share = None if effort is None else effort / len(splits)
-        tried = [best_plan(graph, info, profile, w.cpu_threads, w.compute_units, sync, share) for w in splits]
-        plan = min(tried, key=lambda p: p.predicted_ms)
-        plan = replace(plan, options={name: ms for p in tried for name, ms in p.options.items()})
+    plan = best_plan(graph, info, ways, profile, sync, effort)
     planning_ms = (time.perf_counter() - start) * 1e3
-    use = resources(info, _way_of(plan, ways), sync)
-    costs = None if profile == "measure" and info is not None else lambda: cost_source(info, profile)
+    use = machine.resources(_way_of(plan, ways), sync)
+    costs = None if profile == MEASURE and info is not None else lambda: cost_source(info, profile)
     return Planned(graph, plan, info, use, costs, planning_ms)
 
 
@@ -86,27 +81,14 @@ def plan_for_profile(
 
     start = time.perf_counter()
     predictors = load_predictors(profile)
-    device = predictors.device
-    most = max(device.compute_units)
-    limits = (("--cpu-threads", cpu_threads, device.cores), ("--compute-units", compute_units, most))
-    for option, value, limit in limits:
-        if value is not None and value > limit:
-            raise InputError(f"{option} {value}: the device of profile {profile!r} has {limit}")
-    ways = ways_to_share(device.emulated_gpu, most, device.cores, cpu_threads, compute_units)
-
-    def use(way: Option) -> Resources:
-        name = f"{device.device_name} ({device.driver})"
-        traits = predictors.traits(way.compute_units)
-        return Resources(device.device_id, name, traits, way.cpu_threads, split=way.split)
-
-    plans = {way.name: make_plan(graph, predictors, use(way)) for way in ways}
-    plan = min(plans.values(), key=lambda p: p.predicted_ms)
-    plan = replace(plan, options={name: p.predicted_ms for name, p in plans.items()})
+    machine = predictors.machine()
+    ways = machine.ways(cpu_threads, compute_units)
+    plan = best_over(ways, lambda way: make_plan(graph, predictors, machine.resources(way)))
     planning_ms = (time.perf_counter() - start) * 1e3
-    return Planned(graph, plan, None, use(_way_of(plan, ways)), lambda: predictors, planning_ms)
+    return Planned(graph, plan, None, machine.resources(_way_of(plan, ways)), lambda: predictors, planning_ms)
 
 
-def _way_of(plan: Plan, ways: Sequence[Option]) -> Option:
+def _way_of(plan: Plan, ways: Sequence[Way]) -> Way:
     """The one of ``ways`` that a plan was made for."""
     return next(w for w in ways if (w.compute_units, w.cpu_threads) == (plan.compute_units, plan.cpu_threads))
 

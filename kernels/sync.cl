@@ -16,6 +16,10 @@
 #define COEXEC_SYNC 0
 #endif
 
+#ifndef COEXEC_C11_ATOMICS
+#define COEXEC_C11_ATOMICS 0
+#endif
+
 #if COEXEC_SYNC
 #define COEXEC_ARGS , __global volatile int* control, __global volatile int* arrivals, int wait_for, int number
 #define COEXEC_ENTER coexec_enter(control, wait_for)

@@ -32,6 +32,17 @@ def match(device: DeviceInfo, cores: int) -> tuple[str, str] | None:
     return name, note
 
 
+def misfit(record: DeviceRecord, device: DeviceInfo, cores: int) -> str:
+    """What speaks against a profile that the user named, in words; "" if it fits."""
+    differences = differences_of(record, device, cores, cpu_model())
+    if differences is None:
+        return (
+            f"it was measured on another kind of device, {record.device_name!r} beside {record.cores} cores, "
+            f"here it is {device.name!r} beside {cores}"
+        )
+    return "; ".join(differences)
+
+
 def differences_of(record: DeviceRecord, device: DeviceInfo, cores: int, cpu: str) -> list[str] | None:
     """What differs between a profile's device and this one, in words; None if they are too far apart."""
     if record.traits(1) != device.traits(1):

@@ -21,6 +21,7 @@ from coexec.predictors.features import Features, cpu_features, feature_names, gp
 from coexec.predictors.latency import LatencyModel
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
 from coexec.profiling.profile_files import DEVICE, DeviceRecord
+from coexec.ways import Machine
 
 
 class Predictors:
@@ -54,9 +55,12 @@ class Predictors:
         folder = profile_folder(profile)
         return Predictors(folder.name, DeviceRecord.load(folder), load_models(folder))
 
-    def traits(self, compute_units: int) -> GpuTraits:
-        """The launch rules' view of the profiled device, which need not be here."""
-        return self.device.traits(compute_units)
+    def machine(self) -> Machine:
+        """The profiled machine, which need not be this one."""
+        device = self.device
+        name = f"{device.device_name} ({device.driver})"
+        most = max(device.compute_units)
+        return Machine(device.cores, device.device_id, name, most, device.emulated_gpu, device.traits)
 
     def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
         """Microseconds of each part alone on the GPU side; ProfileError for a kernel without a model."""

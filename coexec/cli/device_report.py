@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from coexec.backends.cpu import CPU_BY_NAME
-from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_devices
-from coexec.errors import DeviceError
-from coexec.sync import SYNC
+from coexec.device import DeviceInfo, cpu_cores, cpu_model, find_devices
+from coexec.sync import SYNC, proven_strategies
 
 INSTALL_HINT = (
     "install your GPU's OpenCL driver, or an OpenCL device that runs on the CPU: pip install 'coexec[cpu-device]'"
@@ -29,25 +28,8 @@ def cpu_backends() -> list[str]:
     return sorted({name.partition("_")[0] for name in CPU_BY_NAME})
 
 
-def sync_strategies(info: DeviceInfo) -> tuple[list[str], dict[str, str]]:
-    """Strategies that prove themselves on the device, and for all others why not."""
-    proven: list[str] = []
-    refused: dict[str, str] = {}
-    for name, strategy in SYNC.items():
-        reason = strategy.obstacle(info)
-        if reason is None:
-            try:
-                strategy(Session(info))
-                proven.append(name)
-                continue
-            except DeviceError as error:
-                reason = str(error)
-        refused[name] = reason
-    return proven, refused
-
-
 def _describe(info: DeviceInfo) -> dict[str, Any]:
-    proven, refused = sync_strategies(info) if info.usable else ([], dict.fromkeys(SYNC, "the device is not usable"))
+    proven, refused = proven_strategies(info) if info.usable else ([], dict.fromkeys(SYNC, "the device is not usable"))
     return {
         "id": info.id,
         "name": info.name,

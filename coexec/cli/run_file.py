@@ -49,7 +49,7 @@ def run_file(
     if plan is not None:
         ready = build(graph, Plan.load(plan))
     else:
-        ready = build(graph, best_plan(graph, choose_device(device), profile))
+        ready = build(graph, best_plan(graph, choose_device(device), profile=profile))
     results = ready.executor.run(feeds)
     times_ms = []
     for _ in range(repeat):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coexec.api import best_plan, cost_source, load_graph, opened
+from coexec.api import best_plan, cost_source, load_graph
 from coexec.arguments import model_title, named_model
 from coexec.costs import CostSource
 from coexec.errors import InputError
@@ -37,7 +37,7 @@ from coexec.measured_plan import best_cut
 from coexec.ops.base import SplitOp
 from coexec.plan import Plan
 from coexec.planner import Choice, Resources, assemble, choose_cuts, share_choices
-from coexec.sync import Sync
+from coexec.sync import Sync, opened
 
 Timer = Callable[[], float]
 
@@ -114,8 +114,7 @@ def bench_models(
         progress(done, len(models), name)
         model = named_model(given) if isinstance(given, str) else given
         graph = load_graph(model)
-        way = setting.way
-        plan = best_plan(graph, setting.info, profile, way.cpu_threads, way.compute_units, sync, planning_seconds)
+        plan = best_plan(graph, setting.info, [setting.way], profile, sync, planning_seconds)
         rows.append({"model": name, **_bench_model(model, graph, plan, setting, chosen, threads, effort)})
     progress(len(models), len(models), "done")
     return {"environment": _environment(setting, chosen, threads, effort), "models": rows, "layers": []}

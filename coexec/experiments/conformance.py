@@ -15,10 +15,9 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, ValueInfoProto
 
-from coexec.api import device_name, load_graph, opened
+from coexec.api import load_graph
 from coexec.dependencies import boxes
 from coexec.device import DeviceInfo, cpu_cores, find_devices
-from coexec.errors import DeviceError
 from coexec.executor import Executor
 from coexec.experiments.network_timing import random_feeds
 from coexec.experiments.reference_check import relative_error
@@ -27,8 +26,11 @@ from coexec.graph import Graph
 from coexec.layout import Array
 from coexec.ops.base import Axis
 from coexec.plan import Plan
-from coexec.planner import Resources, assemble, share_choices
-from coexec.sync import SYNC, copy_region, poll_event
+from coexec.planner import assemble, share_choices
+from coexec.sync import opened, proven_strategies
+from coexec.sync.events import copy_region
+from coexec.sync.queues import poll_event
+from coexec.ways import Machine, Way
 
 TOLERANCE = 1e-4
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -78,15 +80,7 @@ class Result:
 
 def find_links() -> list[Link]:
     """Every usable device with every strategy that proves itself on it."""
-    links = []
-    for info in find_devices():
-        for name in SYNC if info.usable else ():
-            try:
-                opened(info, compute_units(info), name)
-            except DeviceError:
-                continue
-            links.append(Link(info, name))
-    return links
+    return [Link(info, name) for info in find_devices() if info.usable for name in proven_strategies(info)[0]]
 
 
 def compute_units(info: DeviceInfo) -> int:
@@ -200,7 +194,7 @@ def _check_link(
 ) -> Iterable[Result]:
     units = compute_units(link.info)
     threads = max(1, cpu_cores() - units) if link.info.emulated_gpu else cpu_cores()
-    use = Resources(link.info.id, device_name(link.info), link.info.traits(units), threads, link.sync)
+    use = Machine.here(link.info).resources(Way("check", units, threads), link.sync)
     executor = Executor(graph, opened(link.info, units, link.sync), threads)
     for cut in cuts:
         plan = assemble(graph, share_choices(graph, cut.axis, cut.share), None, use)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.api import Option, load_graph, opened, resources
+from coexec.api import load_graph
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
 from coexec.experiments.network_timing import random_feeds
@@ -24,7 +24,8 @@ from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
 from coexec.planning import Planned, plan_here
 from coexec.shape_text import shape_text
-from coexec.sync import Sync
+from coexec.sync import Sync, opened
+from coexec.ways import Machine, Way
 
 LAYERS_S = 12.0
 """Measuring time for all layers together."""
@@ -117,7 +118,7 @@ def measure_network(planned: Planned, link: Sync | None, feeds: Feeds, sync: str
         ways["gpu_ms"] = (shared, assemble(graph, gpu_choices, None, planned.use))
         units = _all_units(info)
         if (plan.compute_units, plan.cpu_threads) != (units, cores):
-            whole = resources(info, Option("all cores", units, cores), sync)
+            whole = Machine.here(info).resources(Way("all cores", units, cores), sync)
             executor = Executor(graph, opened(info, units, sync), cores)
             ways["gpu_all_cores_ms"] = (executor, assemble(graph, gpu_choices, None, whole))
     timers = [_network_timer(executor, way, feeds) for executor, way in ways.values()]

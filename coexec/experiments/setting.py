@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from coexec.api import CPU_ONLY, Option, choose_device, opened, resources
+from coexec.api import CPU_ONLY, choose_device
 from coexec.device import DeviceInfo, cpu_cores, cpu_model
 from coexec.errors import InputError
 from coexec.kernels.variant import GpuTraits
 from coexec.ops.base import SplitOp
 from coexec.planner import Choice, Resources
-from coexec.sync import Sync
+from coexec.sync import Sync, check_strategy, opened
+from coexec.ways import Machine, Way
 
 Progress = Callable[[int, int, str], None]
 """Called with (steps done, all steps, what comes next)."""
@@ -35,7 +36,7 @@ class Setting:
     """An open device and the shares of the machine that both sides have in an experiment."""
 
     info: DeviceInfo
-    way: Option
+    way: Way
     use: Resources
     sync: Sync
 
@@ -55,25 +56,20 @@ def open_setting(
     sync: str | None = None,
     cores: int | None = None,
 ) -> Setting:
-    """Opens the device for an experiment on ``cores`` cores (default: all of the process).
+    """Opens the device for an experiment on ``cores`` cores, shared as ``Machine.fair_way`` does.
 
-    An emulated GPU gets half of them, rounded down, and the CPU side the rest; with one core, each side
-    has one of its own. A real GPU is used whole. Raises DeviceError without a usable device.
+    Raises DeviceError without a usable device.
     """
     if device == CPU_ONLY:
         raise InputError("this compares two sides, so it needs an OpenCL device; leave out device='cpu'")
     info = choose_device(device, strict=True)
     assert info is not None  # strict
-    cores = min(cores or cpu_cores(), cpu_cores())
-    if not info.emulated_gpu:
-        units, threads = compute_units or info.compute_units, cpu_threads or cores
-    else:
-        fair = cores - cpu_threads if cpu_threads else cores // 2
-        units = compute_units or max(1, min(info.compute_units, fair))
-        threads = cpu_threads or max(1, cores - units)
-    way = Option(f"{units} + {threads}", units, threads)
-    link = opened(info, units, sync)
-    return Setting(info, way, resources(info, way, sync), link)
+    if sync is not None:
+        check_strategy(sync, info)
+    machine = Machine.here(info)
+    way = machine.fair_way(cpu_threads, compute_units, cores)
+    link = opened(info, way.compute_units, sync)
+    return Setting(info, way, machine.resources(way, sync), link)
 
 
 def environment(setting: Setting, packages: Iterable[str] = ()) -> dict[str, Any]:

@@ -15,8 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from coexec.api import Option, opened, resources
-from coexec.cli.device_report import sync_strategies
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.errors import InputError
 from coexec.executor import Executor
@@ -26,6 +24,8 @@ from coexec.layout import Array, Layout
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.linear import Linear
 from coexec.planner import Choice, assemble
+from coexec.sync import opened, proven_strategies
+from coexec.ways import Machine, Way
 
 WIDTH = 16
 CHAIN = 128
@@ -55,7 +55,7 @@ def sync_bench(info: DeviceInfo, rounds: int = 4096, progress: Progress = quiet)
     """
     if rounds < 1:
         raise InputError(f"rounds must be at least 1, not {rounds}")
-    proven, refused = sync_strategies(info)
+    proven, refused = proven_strategies(info)
     strategies = []
     for done, name in enumerate(proven):
         progress(done, len(proven), name)
@@ -73,8 +73,8 @@ def sync_bench(info: DeviceInfo, rounds: int = 4096, progress: Progress = quiet)
 def round_trips_us(info: DeviceInfo, strategy: str, rounds: int) -> Array:
     """Microseconds of at least ``rounds`` round trips, after a run that warms up."""
     units = max(1, min(info.compute_units, cpu_cores() - 1)) if info.emulated_gpu else info.compute_units
-    way = Option("sync", units, 1)
-    use = resources(info, way, strategy)
+    way = Way("sync", units, 1)
+    use = Machine.here(info).resources(way, strategy)
     stamp = Stamp()
     graph = _chain(stamp)
     executor = Executor(graph, opened(info, units, strategy), way.cpu_threads)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.api import cost_source, device_name, load_graph
+from coexec.api import cost_source, load_graph
 from coexec.costs import CostSource
 from coexec.errors import InputError
 from coexec.experiments.network_timing import compare_plans
@@ -275,7 +275,7 @@ def _document(setting: Setting, chooser: Chooser, results: Sequence[LayerResult]
     rows = [r.row for r in results]
     better = [min(row["cpu_us"], row["gpu_us"]) for row in rows]
     return {
-        "device": f"{setting.info.id}: {device_name(setting.info)}",
+        "device": f"{setting.info.id}: {setting.info.name_and_driver}",
         "environment": environment(setting),
         "costs_from": chooser.name,
         "noise": float(np.percentile([r.noise for r in results], 90)) if results else 0.0,

@@ -7,7 +7,7 @@ import pytest
 
 import coexec
 from coexec.device import DeviceInfo, find_devices
-from coexec.sync import SYNC, available_sync
+from coexec.sync import SYNC, proven_strategies
 
 GPUS = [d for d in find_devices() if d.usable and not d.emulated_gpu]
 
@@ -19,8 +19,9 @@ GPUS = [d for d in find_devices() if d.usable and not d.emulated_gpu]
 def test_squeezenet_on_a_real_gpu(gpu: DeviceInfo, sync: str) -> None:
     import onnxruntime
 
-    if sync not in available_sync(gpu):
-        pytest.skip(f"{gpu.id} does not offer {sync}")
+    proven, refused = proven_strategies(gpu)
+    if sync not in proven:
+        pytest.skip(f"{gpu.id} does not offer {sync}: {refused[sync]}")
     proto = coexec.zoo.squeezenet()
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)
     expected = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"input": x})[0]

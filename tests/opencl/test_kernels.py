@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.api import opened
 from coexec.backends.cpu import CPU_VARIANTS
 from coexec.executor import Executor
 from coexec.experiments.conformance import Link
@@ -27,7 +26,9 @@ from coexec.ops.base import Axis
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.plan import Plan, Side, Task
-from coexec.sync import Sync, copy_region, poll_event
+from coexec.sync import Sync, opened
+from coexec.sync.events import copy_region
+from coexec.sync.queues import poll_event
 
 AnyOp = Conv2d | Linear
 EPS = 2.0**-24

@@ -13,7 +13,8 @@ from coexec.measure import LayerRig
 from coexec.opencl_runtime import worker_threads
 from coexec.ops.linear import Linear
 from coexec.planner import Choice
-from coexec.sync import SvmFlags, open_sync
+from coexec.sync import open_sync
+from coexec.sync.svm_flags import SvmFlags
 
 LAYER = Linear(M=256, K=1024, N=1024)
 

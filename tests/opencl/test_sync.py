@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec import sync as sync_module
 from coexec.device import DeviceInfo, Session
-from coexec.errors import DeviceError, SyncTimeout
+from coexec.errors import DeviceError, InputError, SyncTimeout
 from coexec.executor import Executor
 from coexec.experiments.conformance import Link, run_poisoned
 from coexec.graph import Graph, Node, Tensor
@@ -26,19 +25,11 @@ from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
-from coexec.sync import (
-    DEVICE_WAIT_MS,
-    HANDSHAKE_ROUNDS,
-    HOST_WAIT_S,
-    SYNC,
-    Events,
-    SvmFlags,
-    Sync,
-    _answer,
-    available_sync,
-    drain,
-    open_sync,
-)
+from coexec.sync import SYNC, Sync, check_strategy, flags, open_sync, proven_strategies
+from coexec.sync.events import Events
+from coexec.sync.flags import DEVICE_WAIT_MS, HANDSHAKE_ROUNDS, FlagSync, exchange
+from coexec.sync.queues import ABORT_WAIT_S, HOST_WAIT_S, drain
+from coexec.sync.svm_flags import SvmFlags
 
 LENGTH = 6
 AXES: dict[str, Axis] = {"linear": "channel", "conv2d": "row"}
@@ -150,23 +141,26 @@ def elapsed(function: Callable[[], Any]) -> float:
 
 @pytest.mark.parametrize("name", SYNC)
 def test_a_strategy_opens_or_says_why_not(opencl_device: DeviceInfo, name: str) -> None:
-    obstacle = SYNC[name].obstacle(opencl_device)
-    assert (obstacle is None) == (name in available_sync(opencl_device))
-    if obstacle is not None:
-        with pytest.raises(DeviceError) as caught:
-            open_sync(Session(opencl_device, 1), name)
-        assert name in str(caught.value) and obstacle in str(caught.value)
+    proven, refused = proven_strategies(opencl_device)
+    assert (name in proven) != (name in refused)
+    if name in proven:
+        check_strategy(name, opencl_device)
+        assert open_sync(Session(opencl_device, 1), name).name == name
+        return
+    with pytest.raises(DeviceError) as caught:
+        open_sync(Session(opencl_device, 1), name)
+    assert name in str(caught.value) and refused[name] in str(caught.value)
 
 
 def test_unknown_strategy(opencl_device: DeviceInfo) -> None:
-    with pytest.raises(DeviceError, match="unknown sync strategy 'telepathy'; there are svm_flags"):
+    with pytest.raises(InputError, match="there is no sync strategy 'telepathy'; there are svm_flags"):
         open_sync(Session(opencl_device, 1), "telepathy")
 
 
 def test_handshake_measures_the_limit_of_a_wait(sync: Sync) -> None:
-    if not isinstance(sync, SvmFlags):
+    if not isinstance(sync, FlagSync):
         pytest.skip("no handshake")
-    assert 1e4 <= sync._ints[sync_module.LIMIT] <= 2e9
+    assert 1e4 <= sync._ints[flags.LIMIT] <= 2e9
 
 
 def test_failed_handshake_is_told_and_opens_every_gate(
@@ -175,7 +169,7 @@ def test_failed_handshake_is_told_and_opens_every_gate(
     if SvmFlags.obstacle(opencl_device) is not None:
         pytest.skip(str(SvmFlags.obstacle(opencl_device)))
     session = Session(opencl_device, 1)
-    monkeypatch.setattr(sync_module, "_answer", lambda *_: "no answer in round 7")
+    monkeypatch.setattr(flags, "exchange", lambda *_: "no answer in round 7")
     started = time.perf_counter()
     with pytest.raises(DeviceError, match="svm_flags: the handshake failed: no answer in round 7"):
         open_sync(session, "svm_flags")
@@ -189,11 +183,10 @@ def test_failed_handshake_is_told_and_opens_every_gate(
 )
 def test_host_half_of_the_handshake(answered: int, problem: str) -> None:
     """A kernel that never runs, and one that has run without having seen what the host wrote."""
-    ints = memoryview(np.zeros(sync_module.CONTROL_INTS, np.int32))
-    ints[sync_module.GPU] = answered
-    words = np.zeros(8, np.int32)
+    ints = memoryview(np.zeros(flags.CONTROL_INTS, np.int32))
+    ints[flags.GPU] = answered
     started = time.perf_counter()
-    assert _answer(ints, words) == problem
+    assert exchange(ints, np.zeros(8, np.int32), np.zeros(8, np.int32)) == problem
     assert time.perf_counter() - started < 1
 
 
@@ -248,7 +241,7 @@ def test_models_of_two_threads_take_turns(sync: Sync) -> None:
 def test_numbers_may_start_again(linear_chain: Chain) -> None:
     """After about 10^9 tasks the sequence numbers go back to 0 between two runs."""
     sync = linear_chain.sync
-    if not isinstance(sync, SvmFlags):
+    if not isinstance(sync, FlagSync):
         pytest.skip("no sequence numbers")
     sync._base = (1 << 30) - 3
     for _ in range(3):
@@ -265,13 +258,13 @@ def test_a_cpu_task_beyond_the_devices_limit_costs_a_relaunch(
 ) -> None:
     sync = any_chain.sync
     relaunches: list[int] = []
-    if isinstance(sync, SvmFlags):
+    if isinstance(sync, FlagSync):
         original = sync._relaunch
         monkeypatch.setattr(sync, "_relaunch", lambda: (relaunches.append(1), original()))
     asleep = 5 * DEVICE_WAIT_MS / 1e3 + 0.1
     with any_chain.before_cpu_tasks(lambda number: time.sleep(asleep if number == late else 0)):
         any_chain.check()
-    if isinstance(sync, SvmFlags) and late < LENGTH:
+    if isinstance(sync, FlagSync) and late < LENGTH:
         assert relaunches, "the kernel waited longer than its limit, or did not wait"
     any_chain.check()
 
@@ -392,8 +385,8 @@ def test_ctrl_c_while_the_host_waits(linear_chain: Chain, monkeypatch: pytest.Mo
 def test_no_kernel_spins_after_a_failed_run(any_chain: Chain) -> None:
     """The host tells waiting kernels that it gave up; they need not come to the end of their patience."""
     sync = any_chain.sync
-    if isinstance(sync, SvmFlags):
-        sync._ints[sync_module.LIMIT] = 2_000_000_000  # many seconds
+    if isinstance(sync, FlagSync):
+        sync._ints[flags.LIMIT] = 2_000_000_000  # many seconds
 
     def fail(number: int) -> None:
         raise Broken
@@ -402,7 +395,7 @@ def test_no_kernel_spins_after_a_failed_run(any_chain: Chain) -> None:
         with any_chain.before_cpu_tasks(fail), pytest.raises(Broken):
             any_chain.run()
 
-    assert elapsed(run) < sync_module.ABORT_WAIT_S
+    assert elapsed(run) < ABORT_WAIT_S
     assert elapsed(lambda: drain(sync.session)) < 0.5
     any_chain.check()
 

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +19,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 import coexec
 from coexec.layout import Array
+
+COUNTS = ("cpu_threads", "compute_units")
+NO_COUNTS = (0, -1, "2", 1.5, 2.0, float("nan"), True, [1])
+NO_DURATIONS = (0, -1.0, float("nan"), float("inf"), "10", True)
 
 
 def network(*, with_reference_op: bool = False) -> onnx.ModelProto:
@@ -94,18 +100,76 @@ def test_wrong_feeds(feed: dict[str, Array], message: str) -> None:
         ({"cpu_threads": 10_000}, "cpu_threads"),
         ({"compute_units": -1}, "compute_units"),
         ({"compute_units": 2}, "no OpenCL device is used"),
-        ({"effort": 0.0}, "effort"),
+        ({"effort": 3}, "effort limits profile='measure'"),
         ({"example_inputs": (1,)}, "example_inputs"),
+        ({"sync": "events"}, "needs an OpenCL device"),
+        ({"sync": "telepathy"}, "no sync strategy 'telepathy'; there are"),
+        ({"sync": ""}, "no sync strategy ''"),
+        *(({name: bad}, f"{name} must be a whole number from 1") for name in COUNTS for bad in NO_COUNTS),
+        *(({"effort": bad, "profile": "measure"}, "effort must be a positive") for bad in NO_DURATIONS),
+        *(({name: bad}, f"{name} is True or False") for name in ("strict", "adapt") for bad in (0, "no", None)),
+        *(({"profile": bad}, "a profile is a name or a folder") for bad in (3, ["a"], True)),
     ],
 )
 def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(coexec.InputError, match=message):
+    with pytest.raises(coexec.InputError, match=message) as error:
         coexec.partition(network(), device="cpu", **arguments)  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
 
 
-def test_no_model_at_all() -> None:
+@pytest.mark.parametrize("bad", [42, None, b"model", {"nodes": []}])
+def test_no_model_at_all(bad: object) -> None:
     with pytest.raises(coexec.InputError, match="ONNX"):
-        coexec.partition(42, device="cpu")
+        coexec.partition(bad, device="cpu")
+
+
+@pytest.mark.parametrize("bad", [{}, 3, None, b"plan", [1]])
+def test_no_plan_at_all(bad: object) -> None:
+    model = coexec.partition(network(), device="cpu")
+    with pytest.raises(coexec.InputError, match="a plan is"):
+        coexec.load(network(), plan=bad)  # type: ignore[arg-type]
+    with pytest.raises(coexec.InputError, match="a plan is"):
+        model.plan = bad  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("names", "feed", "message"),
+    [
+        ("output", {}, "a list of names"),
+        (3, {}, "a list of names"),
+        (["nothing"], {}, "no output 'nothing'"),
+        (None, None, "a dict"),
+        (None, [np.zeros((4, 32), np.float32)], "a dict"),
+        (None, np.zeros((4, 32), np.float32), "a dict"),
+    ],
+)
+def test_wrong_arguments_of_a_run(names: object, feed: object, message: str) -> None:
+    model = coexec.partition(network(), device="cpu")
+    with pytest.raises(coexec.InputError, match=message):
+        model.run(names, feed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"cpu_threads": 2}, "CPU threads 2"),
+        ({"device": "elsewhere:0", "compute_units": 1}, "device 'elsewhere:0'"),
+        ({"device_name": "another"}, "device 'another'"),
+        ({"sync": "events"}, "sync 'events'"),
+        ({"sync": "telepathy"}, "telepathy"),
+        ({"signature": "x"}, "another model"),
+        ({"tasks": ()}, "make it again"),
+    ],
+)
+def test_a_plan_that_is_not_for_this_model_changes_nothing(x: Array, change: dict[str, Any], message: str) -> None:
+    model = coexec.partition(network(), device="cpu", cpu_threads=1)
+    before, expected = model.plan, model(x)
+    with pytest.raises(coexec.PlanError, match=message):
+        model.plan = replace(before, **change)
+    assert model.plan is before
+    np.testing.assert_array_equal(model(x), expected)
+    model.plan = replace(before, costs_from="elsewhere")
+    np.testing.assert_array_equal(model(x), expected)
 
 
 def test_threads_take_turns() -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from synthetic_device import DEVICE, cpu_us, gpu_us, rows_of, sample, write_profile
 
+from coexec.api import cost_source
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
 from coexec.errors import ProfileError
 from coexec.experiments.suites import SUITES, load_layers
@@ -29,7 +30,7 @@ from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.predictors import Predictors, load_predictors, match
 from coexec.predictors.features import feature_names
-from coexec.predictors.matching import differences_of
+from coexec.predictors.matching import differences_of, misfit
 from coexec.profiling.heldout import held_out
 from coexec.profiling.profile_files import (
     DEVICE as DEVICE_FILE,
@@ -507,6 +508,33 @@ def test_what_a_profile_fits(changes: dict[str, Any], cores: int, cpu: str, expe
     found = differences_of(DEVICE, _device(**changes), cores, cpu)
     words = None if found is None else [text.split("measured with ")[1].split(" ")[0] for text in found]
     assert words == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "cores", "expected"),
+    [
+        ({}, 2, ""),
+        ({"driver": "7"}, 2, "it was measured with driver '1', here it is '7'"),
+        ({"vector_width": 8}, 2, "it was measured on another kind of device, 'Formula' beside 2 cores, here it is"),
+        ({}, 4, "here it is 'Formula' beside 4"),
+    ],
+)
+def test_a_named_profile_says_what_speaks_against_it(
+    changes: dict[str, Any], cores: int, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coexec.predictors.matching.cpu_model", lambda: "Formula")
+    assert expected in misfit(DEVICE, _device(**changes), cores)
+    assert bool(misfit(DEVICE, _device(**changes), cores)) == bool(expected)
+
+
+def test_a_named_profile_of_another_device_is_used_with_a_warning(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.warns(UserWarning, match="may mislead: it was measured with CPU") as caught:
+        monkeypatch.setattr("coexec.predictors.matching.cpu_model", lambda: "Another")
+        monkeypatch.setattr("coexec.api.cpu_cores", lambda: 2)
+        costs = cost_source(_device(), str(trained))
+    assert len(caught) == 1 and costs.name == f"profile {trained.name}"
 
 
 def test_a_real_gpu_fits_by_name_only() -> None:

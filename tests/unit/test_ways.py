@@ -1,0 +1,81 @@
+"""How the cores and compute units of a machine are shared out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coexec.errors import InputError
+from coexec.plan import Plan
+from coexec.ways import Machine, Way, best_over
+
+CPU_ONLY = Machine(cores=4)
+EMULATED = Machine(4, "cpu:0", "a CPU", compute_units=4, emulated_gpu=True)
+GPU = Machine(4, "gpu:0", "a GPU", compute_units=80)
+
+CASES: list[tuple[Machine, int | None, int | None, list[tuple[int, int, bool]]]] = [
+    (CPU_ONLY, None, None, [(0, 4, True)]),
+    (CPU_ONLY, 3, None, [(0, 3, True)]),
+    (GPU, None, None, [(80, 4, True)]),
+    (GPU, 1, 40, [(40, 1, True)]),
+    (EMULATED, None, None, [(1, 3, True), (2, 2, True), (3, 1, True), (4, 4, False)]),
+    (EMULATED, 1, None, [(3, 1, True)]),
+    (EMULATED, 4, None, [(1, 4, True)]),
+    (EMULATED, None, 1, [(1, 3, True)]),
+    (EMULATED, None, 4, [(4, 1, True)]),
+    (EMULATED, 2, 2, [(2, 2, True)]),
+    (replace(EMULATED, cores=1, compute_units=1), None, None, [(1, 1, False)]),
+    (replace(EMULATED, compute_units=2), None, None, [(1, 3, True), (2, 4, False)]),
+]
+"""Machine, cpu_threads and compute_units as the user fixed them; ways as (units, threads, split)."""
+
+
+@pytest.mark.parametrize(("machine", "cpu_threads", "compute_units", "expected"), CASES)
+def test_ways(
+    machine: Machine, cpu_threads: int | None, compute_units: int | None, expected: list[tuple[int, int, bool]]
+) -> None:
+    ways = machine.ways(cpu_threads, compute_units)
+    assert [(w.compute_units, w.cpu_threads, w.split) for w in ways] == expected
+    assert len({w.name for w in ways}) == len(ways)
+
+
+@pytest.mark.parametrize(
+    ("machine", "cores", "expected"),
+    [(CPU_ONLY, None, (0, 4)), (GPU, None, (80, 4)), (GPU, 1, (80, 1)), (EMULATED, None, (2, 2)), (EMULATED, 3, (1, 2)),
+     (EMULATED, 1, (1, 1)), (EMULATED, 99, (2, 2))],
+)  # fmt: skip
+def test_fair_way(machine: Machine, cores: int | None, expected: tuple[int, int]) -> None:
+    way = machine.fair_way(cores=cores)
+    assert (way.compute_units, way.cpu_threads) == expected
+
+
+@given(
+    cores=st.integers(1, 64),
+    units=st.integers(1, 64),
+    cpu_threads=st.none() | st.integers(1, 64),
+    compute_units=st.none() | st.integers(1, 64),
+)
+def test_no_side_goes_without_and_none_has_more_than_there_is(
+    cores: int, units: int, cpu_threads: int | None, compute_units: int | None
+) -> None:
+    machine = Machine(cores, "cpu:0", "a CPU", units, emulated_gpu=True)
+    if (cpu_threads or 1) > cores or (compute_units or 1) > units:
+        with pytest.raises(InputError, match=r"cpu_threads=|compute_units="):
+            machine.ways(cpu_threads, compute_units)
+        return
+    for way in [*machine.ways(cpu_threads, compute_units), machine.fair_way(cpu_threads, compute_units)]:
+        assert 1 <= way.compute_units <= units and 1 <= way.cpu_threads <= cores
+        assert cpu_threads in (None, way.cpu_threads) and compute_units in (None, way.compute_units)
+        if way.split and cpu_threads is None and compute_units is None and cores > 1:
+            assert way.compute_units + way.cpu_threads <= cores
+
+
+def test_the_best_plan_notes_what_each_way_should_take() -> None:
+    plans = {"a": 3.0, "b": 2.0, "c": 5.0}
+    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "")
+    ways = [Way(name, 0, 1) for name in plans]
+    best = best_over(ways, lambda way: replace(blank, predicted_ms=plans[way.name]))
+    assert (best.predicted_ms, best.options) == (2.0, plans)
