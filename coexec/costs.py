@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
@@ -11,9 +10,8 @@ import numpy.typing as npt
 from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
-from coexec.ops.base import Columns, Ints
-from coexec.ops.conv2d import conv_flops, output_height, output_width
-from coexec.ops.linear import linear_flops
+from coexec.ops.base import Columns
+from coexec.ops.split_ops import SPLIT_OPS
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,7 +61,8 @@ class Estimate:
 
     def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
         rate = threads * 16 * 2 * 2 * self.clock_ghz * self.efficiency * 1e3
-        return np.asarray(flops(kind, columns) / rate + traffic_bytes(kind, columns) / (self.memory_gb_s * 1e3))
+        matmul = SPLIT_OPS[kind].matmul(columns)
+        return np.asarray(matmul.flops / rate + matmul.traffic_bytes / (self.memory_gb_s * 1e3))
 
     def sync_us(self) -> float:
         return 10.0
@@ -78,16 +77,3 @@ def unsplit_op_us(graph: Graph, node: Node) -> float:
     specs = [graph.spec(n) for n in names]
     moved = sum(int(np.prod(s.shape, dtype=np.int64)) * s.dtype.itemsize for s in specs if s is not None)
     return 5.0 + moved / (Estimate.memory_gb_s * 1e3)
-
-
-def flops(kind: str, columns: Mapping[str, Ints]) -> Ints:
-    return linear_flops(columns) if kind == "linear" else conv_flops(columns)
-
-
-def traffic_bytes(kind: str, c: Mapping[str, Ints]) -> Ints:
-    """Bytes of input, weights and output, each counted once."""
-    if kind == "linear":
-        return 4 * (c["M"] * c["K"] + c["K"] * c["N"] + c["M"] * c["N"])
-    inputs = c["N"] * c["H"] * c["W"] * c["C_in"]
-    weights = c["KH"] * c["KW"] * (c["C_in"] // c["groups"]) * c["C_out"]
-    return 4 * (inputs + weights + c["N"] * output_height(c) * output_width(c) * c["C_out"])

@@ -11,7 +11,6 @@ from coexec.graph import Graph
 from coexec.ops.base import Axis
 from coexec.plan import Plan
 from coexec.planner import Evaluated, Resources, evaluate
-from coexec.shape_text import shape_text
 
 
 def explain(graph: Graph, plan: Plan, costs: CostSource, use: Resources) -> list[dict[str, Any]]:
@@ -27,7 +26,7 @@ def explain(graph: Graph, plan: Plan, costs: CostSource, use: Resources) -> list
             {
                 "name": layer.node.name,
                 "op": layer.op.kind,
-                "shape": shape_text(layer.op),
+                "shape": layer.op.shape_text,
                 "axis": choice.axis,
                 "cut": choice.cut,
                 "units": choice.units,

@@ -71,6 +71,14 @@ class Graph:
         """The nodes that can be cut: a SplitOp in fp32 whose weights are constants, and only they."""
         return [node for node in self.nodes if self.can_split(node)]
 
+    def distinct_layers(self) -> dict[SplitOp, list[str]]:
+        """The ops of the split nodes, each with the names of the nodes that have it."""
+        distinct: dict[SplitOp, list[str]] = {}
+        for node in self.split_nodes():
+            assert isinstance(node.op, SplitOp)
+            distinct.setdefault(node.op, []).append(node.name)
+        return distinct
+
     def can_split(self, node: Node) -> bool:
         return (
             isinstance(node.op, SplitOp)

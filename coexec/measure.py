@@ -18,8 +18,6 @@ from coexec.graph import Graph, Node, Tensor
 from coexec.kernels.variant import GpuTraits
 from coexec.layout import Array, Layout, Shape
 from coexec.ops.base import SplitOp
-from coexec.ops.conv2d import Conv2d
-from coexec.ops.linear import Linear
 from coexec.plan import Task
 from coexec.planner import Choice, Resources, assemble, parts_of
 from coexec.sync import Sync
@@ -43,9 +41,11 @@ class LayerRig:
 
     def __init__(self, op: SplitOp, sync: Sync | None, cpu_threads: int, copies: int | None = None) -> None:
         self.op = op
-        shapes = layer_shapes(op)
+        shapes = op.array_shapes
         footprint = 4 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes.values())
-        self.copies = copies or int(np.clip(FOOTPRINT_BYTES // max(footprint, 1), 2, MAX_COPIES))
+        weight_bytes = 4 * int(np.prod(shapes["weight"], dtype=np.int64))
+        fewest = 1 if weight_bytes >= FOOTPRINT_BYTES else 2  # such weights are never warm
+        self.copies = copies or int(np.clip(FOOTPRINT_BYTES // max(footprint, 1), fewest, MAX_COPIES))
         self.graph = _copies_graph(op, shapes, self.copies)
         self.executor = Executor(self.graph, sync, cpu_threads)
         self._traits = sync.session.traits if sync else None
@@ -106,29 +106,6 @@ def summary(values: Sequence[float]) -> Timing:
     """Median and relative interquartile range."""
     low, median, high = np.percentile(values, [25, 50, 75])
     return Timing(float(median), float((high - low) / median), len(values))
-
-
-def layer_shapes(op: SplitOp) -> dict[str, Shape]:
-    """Logical shapes of x, weight, bias, residual (where the op has them) and y."""
-    if isinstance(op, Linear):
-        shapes: dict[str, Shape] = {"x": (op.M, op.K), "weight": (op.K, op.N)}
-        out: Shape = (op.M, op.N)
-        channels = op.N
-    elif isinstance(op, Conv2d):
-        shapes = {
-            "x": (op.N, op.C_in, op.H, op.W),
-            "weight": (op.C_out, op.C_in // op.groups, op.KH, op.KW),
-        }
-        out = (op.N, op.C_out, op.OH, op.OW)
-        channels = op.C_out
-    else:
-        raise TypeError(f"no shapes known for {op.kind}")
-    if op.bias:
-        shapes["bias"] = (channels,)
-    if op.residual:
-        shapes["residual"] = out
-    shapes["y"] = out
-    return shapes
 
 
 def random_constants(shapes: dict[str, Shape], seed: int) -> dict[str, Array]:

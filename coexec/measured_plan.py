@@ -13,7 +13,6 @@ from dataclasses import replace
 from coexec.costs import unsplit_op_us
 from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
-from coexec.launch import launch
 from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.plan import Costs, Plan
@@ -48,10 +47,7 @@ def measured_plan(graph: Graph, info: DeviceInfo, ways: Sequence[Way], sync: str
 
 def measure_choices(graph: Graph, sync: Sync, use: Resources, effort_s: float) -> dict[str, Choice]:
     """The fastest measured cut of every split node; equal layers are measured once."""
-    distinct: dict[SplitOp, list[str]] = {}
-    for node in graph.split_nodes():
-        assert isinstance(node.op, SplitOp)
-        distinct.setdefault(node.op, []).append(node.name)
+    distinct = graph.distinct_layers()
     choices = {}
     for i, (op, names) in enumerate(distinct.items()):
         started = time.perf_counter()
@@ -72,8 +68,9 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
     exclusive = [Choice("channel", 0), Choice("channel", op.units("channel"))]
     cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, rounds=3))
     fastest: list[Choice] = []
+    assert use.traits is not None
     for axis in op.axes if use.split else ():
-        fastest += _climb(rig, axis, _cuts(op, axis, use), cpu_us, gpu_us, deadline)
+        fastest += _climb(rig, axis, aligned_cuts(op, axis, use.traits), cpu_us, gpu_us, deadline)
     finalists = [*exclusive, *fastest]
     left_s = max(0.0, deadline - time.perf_counter())
     timings = _time(rig, finalists, rounds=30, budget_s=left_s)
@@ -105,9 +102,3 @@ def _climb(rig: LayerRig, axis: Axis, cuts: list[int], cpu_us: float, gpu_us: fl
 def _time(rig: LayerRig, choices: list[Choice], rounds: int, budget_s: float = 0.0) -> list[Timing]:
     timers = [rig.timer(choice) for choice in choices]
     return interleaved(timers, warm_up_s=0.0, min_rounds=min(rounds, 5), max_rounds=rounds, budget_s=budget_s)
-
-
-def _cuts(op: SplitOp, axis: Axis, use: Resources) -> list[int]:
-    assert use.traits is not None
-    variant, _ = launch(op.kind, op.columns(), use.traits).one()
-    return aligned_cuts(op, axis, variant.alignment(axis, use.traits))

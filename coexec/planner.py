@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coexec.backends.cpu import CPU_VARIANTS, choose
+from coexec.backends.cpu import variant_for
 from coexec.costs import CostSource, Floats, OpCosts
 from coexec.dependencies import add_waits
 from coexec.graph import Graph, Node
@@ -164,7 +164,7 @@ def parts_of(node: Node, choice: Choice, traits: GpuTraits | None) -> list[Task]
         tasks.append(Task("gpu", node.name, choice.axis, 0, cut, name))
     if cut < units:
         part = op.part(choice.axis, cut, units).op
-        name = CPU_VARIANTS[part.kind][int(choose(part.kind, part.columns())[0])].name
+        name = variant_for(part).name
         tasks.append(Task("cpu", node.name, choice.axis, cut, units, name))
     return tasks
 
@@ -180,25 +180,33 @@ def share_choices(graph: Graph, axis: Axis, share: float) -> dict[str, Choice]:
     return choices
 
 
-def aligned_cuts(op: SplitOp, axis: Axis, alignment: int) -> list[int]:
-    """Cuts strictly between both exclusive choices, at multiples of the alignment, MAX_CUTS at most."""
-    step = math.lcm(op.step(axis), alignment)
+def aligned_cuts(
+    op: SplitOp, axis: Axis, traits: GpuTraits, step: int | None = None, most: int = MAX_CUTS
+) -> list[int]:
+    """Cuts strictly between both exclusive choices, evenly spread, at most so many.
+
+    They lie at multiples of ``step``, or else of the alignments of both sides' implementations, where the axis
+    is long enough for that.
+    """
+    if step is None:
+        kernel, _ = launch(op.kind, op.columns(), traits).one()
+        step = math.lcm(kernel.alignment(axis, traits), variant_for(op).alignment(axis))
+        if math.lcm(op.step(axis), step) >= op.units(axis):
+            step = 1
+    step = math.lcm(op.step(axis), step)
     cuts = list(range(step, op.units(axis), step))
-    if not cuts and alignment > op.step(axis):
-        cuts = list(range(op.step(axis), op.units(axis), op.step(axis)))
-    if len(cuts) > MAX_CUTS:
-        cuts = [cuts[i] for i in np.unique(np.linspace(0, len(cuts) - 1, MAX_CUTS).astype(int))]
+    if len(cuts) > most:
+        cuts = [cuts[i] for i in np.unique(np.linspace(0, len(cuts) - 1, most).astype(int))]
     return cuts
 
 
 def _candidates(node: Node, traits: GpuTraits, split: bool) -> Candidates:
     op = node.op
     assert isinstance(op, SplitOp)
-    variant, _ = launch(op.kind, op.columns(), traits).one()
     axes: list[Axis] = ["channel", "channel"]
     cuts = [0, op.units("channel")]
     for axis in op.axes if split else ():
-        for cut in aligned_cuts(op, axis, variant.alignment(axis, traits)):
+        for cut in aligned_cuts(op, axis, traits):
             axes.append(axis)
             cuts.append(cut)
     return Candidates(node, axes, cuts)

@@ -7,19 +7,20 @@ The GPU side's dispatch features come from `coexec.launch`, which also lays out 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 
 import numpy as np
 
-from coexec.backends.cpu import IM2COL_BLOCK_BYTES
-from coexec.costs import Floats, flops, traffic_bytes
+from coexec.backends.cpu import im2col_rows
+from coexec.costs import Floats
 from coexec.errors import ProfileError
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import Launches, launch
 from coexec.ops.base import Ints
 from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
+from coexec.ops.split_ops import SPLIT_OPS
 
 VERSION = 1
 """To be raised when a feature of an old name means something new."""
@@ -125,8 +126,10 @@ def features_hash(side: str, kind: str) -> str:
 
 
 def _shape_features(kind: str, c: Mapping[str, Ints]) -> Features:
-    own = _linear_shape(c) if kind == "linear" else _conv_shape(c)
-    work, moved = _floats(flops(kind, c)), _floats(traffic_bytes(kind, c))
+    matmul = SPLIT_OPS[kind].matmul(c)
+    own = {name: _floats(getattr(matmul, name)) for name in ("rows", "depth", "channels", "groups")}
+    own |= OWN_FEATURES[kind](c) if kind in OWN_FEATURES else {}
+    work, moved = _floats(matmul.flops), _floats(matmul.traffic_bytes)
     activation = c.get("activation", np.zeros(len(work), np.int64))
     output_bytes = 4 * own["rows"] * own["channels"]
     steps = c["bias"] + c["residual"] + (activation > 0)
@@ -144,24 +147,12 @@ def _shape_features(kind: str, c: Mapping[str, Ints]) -> Features:
     }
 
 
-def _linear_shape(c: Mapping[str, Ints]) -> Features:
-    return {
-        "rows": _floats(c["M"]),
-        "depth": _floats(c["K"]),
-        "channels": _floats(c["N"]),
-        "groups": np.ones(len(c["M"])),
-    }
-
-
-def _conv_shape(c: Mapping[str, Ints]) -> Features:
+def _conv2d_features(c: Mapping[str, Ints]) -> Features:
+    """What a convolution has beside the matrix product that it amounts to."""
     oh, ow = output_height(c), output_width(c)
     per_group = c["C_in"] // c["groups"]
     padded = c["pad_top"] + c["pad_bottom"] + c["pad_left"] + c["pad_right"]
     return {
-        "rows": _floats(c["N"] * oh * ow),
-        "depth": _floats(c["KH"] * c["KW"] * per_group),
-        "channels": _floats(c["C_out"]),
-        "groups": _floats(c["groups"]),
         "output_height": _floats(oh),
         "output_width": _floats(ow),
         "input_bytes": _floats(4 * c["N"] * c["H"] * c["W"] * c["C_in"]),
@@ -176,11 +167,15 @@ def _conv_shape(c: Mapping[str, Ints]) -> Features:
     }
 
 
+OWN_FEATURES: dict[str, Callable[[Mapping[str, Ints]], Features]] = {"conv2d": _conv2d_features}
+"""Kind of op -> features of its own."""
+
+
 def _cpu_conv_work(c: Mapping[str, Ints]) -> tuple[Floats, Floats, Floats]:
     """Bytes of patches that im2col gathers, matmuls it makes, and calls of the depthwise routine."""
     oh, ow = output_height(c), output_width(c)
     row_bytes = 4 * ow * c["KH"] * c["KW"] * c["C_in"]
-    rows = np.clip(IM2COL_BLOCK_BYTES // np.maximum(row_bytes, 1), 1, np.maximum(oh, 1))
+    rows = im2col_rows(c)
     pointwise = (c["KH"] == 1) & (c["KW"] == 1) & (c["stride_h"] == 1) & (c["stride_w"] == 1)
     gathered = np.where(pointwise, 0, row_bytes * oh * c["N"])
     blocks = np.where(pointwise, c["N"], c["N"] * -(-oh // rows))

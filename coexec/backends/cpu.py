@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from coexec.layout import Array
 from coexec.ops.base import Axis, Ints, SplitOp
-from coexec.ops.conv2d import Conv2d
+from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
 
 Bools = npt.NDArray[np.bool_]
@@ -125,7 +125,7 @@ class NumpyIm2col(CpuVariant):
         kernel = np.ascontiguousarray(weight.reshape(taps, groups, c_out).transpose(1, 0, 2), np.float32)
         finish = _finisher(op, bias)
         padded, fill = _padding(op, x)
-        rows = max(1, min(op.OH, IM2COL_BLOCK_BYTES // max(1, 4 * op.OW * taps * groups)))
+        rows = int(im2col_rows(op.columns())[0])
         columns = scratch.take((groups, rows, op.OW, op.KH, op.KW, c_in))
         blocks = []
         for n in range(op.N):
@@ -214,6 +214,12 @@ def variant_for(op: SplitOp, name: str | None = None) -> CpuVariant:
     if name is not None:
         return CPU_BY_NAME[name]
     return CPU_VARIANTS[op.kind][int(choose(op.kind, op.columns())[0])]
+
+
+def im2col_rows(c: Mapping[str, Ints]) -> Ints:
+    """Output rows whose patches numpy_im2col gathers at a time."""
+    row_bytes = 4 * output_width(c) * c["KH"] * c["KW"] * c["C_in"]
+    return np.clip(IM2COL_BLOCK_BYTES // np.maximum(row_bytes, 1), 1, np.maximum(output_height(c), 1))
 
 
 def _finisher(op: Conv2d | Linear, bias: Array | None) -> Callable[[Array, Array | None], None]:

@@ -23,6 +23,7 @@ from coexec.experiments.peers import Peer, Run, choose_peers, loaded
 from coexec.experiments.setting import (
     Progress,
     Setting,
+    choose_cut,
     environment,
     ideal_us,
     only_cpu,
@@ -33,10 +34,8 @@ from coexec.experiments.setting import (
 from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
 from coexec.measure import LayerRig, interleaved
-from coexec.measured_plan import best_cut
-from coexec.ops.base import SplitOp
 from coexec.plan import Plan
-from coexec.planner import Choice, Resources, assemble, choose_cuts, share_choices
+from coexec.planner import Resources, assemble, share_choices
 from coexec.sync import Sync, opened
 
 Timer = Callable[[], float]
@@ -149,7 +148,7 @@ def _bench_layer(
 ) -> dict[str, Any]:
     op = layer.op
     rig = LayerRig(op, setting.sync, setting.cpu_threads)
-    choice = _choose(op, rig, setting, costs, effort)
+    choice = choose_cut(rig, setting, costs, effort.seconds)
     timers = {
         "coexec": rig.timer(choice),
         "again": rig.timer(choice),
@@ -189,13 +188,6 @@ def _bench_layer(
         "peers": {peer.name: us.get(f"peer {peer.name}") for peer in peers},
         "notes": notes,
     }
-
-
-def _choose(op: SplitOp, rig: LayerRig, setting: Setting, costs: CostSource | None, effort: Effort) -> Choice:
-    if costs is None:
-        return best_cut(op, setting.sync, setting.use, effort.seconds)
-    node = rig.graph.nodes[0]
-    return choose_cuts(replace(rig.graph, nodes=(node,)), costs, setting.use)[node.name]
 
 
 def _bench_model(

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from coexec.api import load_graph
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
@@ -18,12 +16,11 @@ from coexec.experiments.reference_check import Check, check_against_onnxruntime
 from coexec.experiments.setting import Progress, ideal_us, only_cpu, only_gpu, quiet
 from coexec.graph import Graph
 from coexec.layout import Array
-from coexec.measure import FOOTPRINT_BYTES, LayerRig, interleaved, layer_shapes
+from coexec.measure import LayerRig, interleaved
 from coexec.ops.base import SplitOp
 from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
 from coexec.planning import Planned, plan_here
-from coexec.shape_text import shape_text
 from coexec.sync import Sync, opened
 from coexec.ways import Machine, Way
 
@@ -134,9 +131,7 @@ def measure_network(planned: Planned, link: Sync | None, feeds: Feeds, sync: str
 
 def measure_layer(op: SplitOp, choice: Choice, link: Sync | None, cpu_threads: int, seconds: float) -> LayerTimes:
     """One layer at one cut: as a whole, its parts alone, and each side alone with the whole of it; all in turn."""
-    weight_bytes = 4 * int(np.prod(layer_shapes(op)["weight"], dtype=np.int64))
-    copies = 1 if weight_bytes >= FOOTPRINT_BYTES else None  # larger than the caches by itself
-    rig = LayerRig(op, link, cpu_threads, copies)
+    rig = LayerRig(op, link, cpu_threads)
     timers = {"cpu whole": rig.timer(only_cpu())}
     if link is not None:
         timers["gpu whole"] = rig.timer(only_gpu(op))
@@ -209,7 +204,7 @@ def _layer_json(row: LayerPlan, op: SplitOp, times: LayerTimes) -> dict[str, Any
     return {
         "name": row.name,
         "op": row.op,
-        "shape": shape_text(op),
+        "shape": op.shape_text,
         "axis": row.axis,
         "cut": row.cut,
         "units": row.units,

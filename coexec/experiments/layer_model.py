@@ -6,7 +6,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from coexec.layout import Array
-from coexec.measure import layer_shapes, random_constants
+from coexec.measure import random_constants
 from coexec.ops.activation import Activation
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
@@ -20,7 +20,7 @@ def layer_model(op: Conv2d | Linear, copies: int) -> ModelProto:
 
     Each has weights of its own, the same as in :class:`coexec.measure.LayerRig`. A residual is an input r0, ...
     """
-    shapes = layer_shapes(op)
+    shapes = op.array_shapes
     nodes: list[NodeProto] = []
     initializers: list[TensorProto] = []
     inputs, outputs = [], []
@@ -84,6 +84,6 @@ PLAIN_ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "hard_swish": "HardSw
 
 def layer_feeds(op: Conv2d | Linear, copies: int) -> dict[str, Array]:
     """Normal values for the inputs of ``layer_model``."""
-    shapes, rng = layer_shapes(op), np.random.default_rng(1)
+    shapes, rng = op.array_shapes, np.random.default_rng(1)
     ports = [("x", "x"), ("r", "residual")] if op.residual else [("x", "x")]
     return {f"{port}{i}": rng.standard_normal(shapes[role], np.float32) for i in range(copies) for port, role in ports}

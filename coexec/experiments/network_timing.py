@@ -12,7 +12,6 @@ import numpy as np
 from coexec.executor import Executor
 from coexec.experiments.setting import Setting
 from coexec.graph import Graph
-from coexec.launch import launch
 from coexec.layout import Array
 from coexec.measure import interleaved
 from coexec.ops.base import SplitOp
@@ -90,8 +89,7 @@ def perturbed(graph: Graph, setting: Setting, chosen: Choices, seed: int) -> dic
         assert isinstance(op, SplitOp)
         if rng.random() < 0.5:
             continue
-        variant, _ = launch(op.kind, op.columns(), setting.traits).one()
-        inner = aligned_cuts(op, choice.axis, variant.alignment(choice.axis, setting.traits))
+        inner = aligned_cuts(op, choice.axis, setting.traits)
         cuts = [0, *inner, op.units(choice.axis)]
         nearest = min(range(len(cuts)), key=lambda i: abs(cuts[i] - choice.cut))
         target = int(np.clip(nearest + rng.choice([-2, -1, 1, 2]), 0, len(cuts) - 1))

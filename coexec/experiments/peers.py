@@ -21,7 +21,7 @@ from coexec.errors import InputError
 from coexec.experiments.layer_model import layer_feeds, layer_model
 from coexec.experiments.setting import version
 from coexec.layout import Array
-from coexec.measure import layer_shapes, random_constants
+from coexec.measure import random_constants
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 
@@ -82,7 +82,7 @@ class Numpy(Peer):
         raise InputError("NumPy runs single layers only")
 
     def load_layer(self, op: Conv2d | Linear, copies: int, threads: int) -> Run:
-        shapes, feeds = layer_shapes(op), layer_feeds(op, copies)
+        shapes, feeds = op.array_shapes, layer_feeds(op, copies)
         layers = [(feeds[f"x{i}"], random_constants(shapes, seed=i), feeds.get(f"r{i}")) for i in range(copies)]
         controller = threadpoolctl.ThreadpoolController()
         compute: Callable[..., Array] = _linear if isinstance(op, Linear) else _conv2d

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from typing import Any
@@ -13,11 +13,14 @@ from typing import Any
 import numpy as np
 
 from coexec.api import CPU_ONLY, choose_device
+from coexec.costs import CostSource
 from coexec.device import DeviceInfo, cpu_cores, cpu_model
 from coexec.errors import InputError
 from coexec.kernels.variant import GpuTraits
+from coexec.measure import LayerRig
+from coexec.measured_plan import best_cut
 from coexec.ops.base import SplitOp
-from coexec.planner import Choice, Resources
+from coexec.planner import Choice, Resources, choose_cuts
 from coexec.sync import Sync, check_strategy, opened
 from coexec.ways import Machine, Way
 
@@ -70,6 +73,14 @@ def open_setting(
     way = machine.fair_way(cpu_threads, compute_units, cores)
     link = opened(info, way.compute_units, sync)
     return Setting(info, way, machine.resources(way, sync), link)
+
+
+def choose_cut(rig: LayerRig, setting: Setting, costs: CostSource | None, seconds: float) -> Choice:
+    """The cut of a rig's layer: by ``costs``, or (None) the best of some that are measured for so long."""
+    if costs is None:
+        return best_cut(rig.op, setting.sync, setting.use, seconds)
+    node = rig.graph.nodes[0]
+    return choose_cuts(replace(rig.graph, nodes=(node,)), costs, setting.use)[node.name]
 
 
 def environment(setting: Setting, packages: Iterable[str] = ()) -> dict[str, Any]:

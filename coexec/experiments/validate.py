@@ -7,9 +7,8 @@ reported: the minimum of a noisy grid flatters. Both times of the choice give th
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from coexec.experiments.network_timing import compare_plans
 from coexec.experiments.setting import (
     Progress,
     Setting,
+    choose_cut,
     environment,
     geometric_mean,
     ideal_us,
@@ -29,14 +29,11 @@ from coexec.experiments.setting import (
     open_setting,
 )
 from coexec.experiments.suites import NamedLayer
-from coexec.graph import Graph
-from coexec.launch import launch
-from coexec.measure import FOOTPRINT_BYTES, LayerRig, interleaved, layer_shapes
-from coexec.measured_plan import best_cut
+from coexec.measure import LayerRig, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.planner import Choice, choose_cuts
+from coexec.planner import Choice, aligned_cuts
 
 GRID_CUTS = 17
 """Cuts per axis, unless a step is given."""
@@ -58,11 +55,7 @@ class Chooser:
 
     def choose(self, rig: LayerRig) -> Choice:
         """The choice for the layer of a rig."""
-        node = rig.graph.nodes[0]
-        assert isinstance(node.op, SplitOp)
-        if self.costs is None:
-            return best_cut(node.op, self.setting.sync, self.setting.use, self.seconds)
-        return choose_cuts(replace(rig.graph, nodes=(node,)), self.costs, self.setting.use)[node.name]
+        return choose_cut(rig, self.setting, self.costs, self.seconds)
 
     def alone(self, op: Linear | Conv2d) -> tuple[float, float] | None:
         """Predicted microseconds of the whole layer on the CPU and on the GPU; None where nothing is predicted."""
@@ -143,7 +136,7 @@ def validate_model(
     """
     _check(step, seconds_per_layer)
     graph = load_graph(model, input_shapes)
-    distinct = distinct_layers(graph)
+    distinct = graph.distinct_layers()
     if not distinct:
         raise InputError(f"{graph.name} has no layer that can be split, so there is nothing to validate")
     setting = open_setting(device, cpu_threads, compute_units, sync)
@@ -165,28 +158,10 @@ def validate_model(
     return document
 
 
-def distinct_layers(graph: Graph) -> dict[SplitOp, list[str]]:
-    """Split ops of a graph, each with the names of the nodes that have it."""
-    distinct: dict[SplitOp, list[str]] = {}
-    for node in graph.split_nodes():
-        assert isinstance(node.op, SplitOp)
-        distinct.setdefault(node.op, []).append(node.name)
-    return distinct
-
-
 def grid(op: SplitOp, setting: Setting, step: int | None, most: int) -> list[Choice]:
-    """Both exclusive choices, and along each axis up to ``most`` cuts in between, evenly spread."""
-    variant, _ = launch(op.kind, op.columns(), setting.traits).one()
-    choices = [only_cpu(), only_gpu(op)]
-    for axis in op.axes:
-        distance = math.lcm(op.step(axis), step or variant.alignment(axis, setting.traits))
-        cuts = list(range(distance, op.units(axis), distance))
-        if not cuts and step is None:
-            cuts = list(range(op.step(axis), op.units(axis), op.step(axis)))
-        if len(cuts) > most:
-            cuts = [cuts[i] for i in np.unique(np.linspace(0, len(cuts) - 1, most).astype(int))]
-        choices += [Choice(axis, cut) for cut in cuts]
-    return choices
+    """Both exclusive choices, and along each axis up to ``most`` cuts in between."""
+    cuts = [Choice(axis, cut) for axis in op.axes for cut in aligned_cuts(op, axis, setting.traits, step, most)]
+    return [only_cpu(), only_gpu(op), *cuts]
 
 
 def _check(step: int | None, seconds: float) -> None:
@@ -222,9 +197,8 @@ def _validate(
 def validate_layer(layer: NamedLayer, chooser: Chooser, step: int | None, seconds: float) -> LayerResult:
     """Measure one layer: its choice against its grid, in two passes."""
     op, setting = layer.op, chooser.setting
-    weight_bytes = 4 * int(np.prod(layer_shapes(op)["weight"], dtype=np.int64))
-    copies = 1 if weight_bytes >= FOOTPRINT_BYTES else None  # larger than the caches by itself
-    rig = LayerRig(op, setting.sync, setting.cpu_threads, copies)
+    rig = LayerRig(op, setting.sync, setting.cpu_threads)
+    weight_bytes = 4 * int(np.prod(op.array_shapes["weight"], dtype=np.int64))
     choice = chooser.choose(rig)
     affordable = max(3, PACKED_BYTES // (3 * rig.copies * weight_bytes))
     most = affordable if step is not None else min(GRID_CUTS, affordable)

@@ -48,6 +48,33 @@ class Part:
     output: Box
 
 
+@dataclass(frozen=True)
+class Matmul:
+    """Parts as the matrix products that they are at heart: rows x depth x channels, one value per part.
+
+    Attributes:
+        depth: products per output element.
+        groups: independent products; ``depth`` is of one of them, ``channels`` of all together.
+        input_elements: of x, each counted once however often it is read.
+    """
+
+    rows: Ints
+    depth: Ints
+    channels: Ints
+    groups: Ints
+    input_elements: Ints
+
+    @property
+    def flops(self) -> Ints:
+        """Multiply and add counted as two."""
+        return 2 * self.rows * self.depth * self.channels
+
+    @property
+    def traffic_bytes(self) -> Ints:
+        """Of input, weights and output, each counted once."""
+        return 4 * (self.input_elements + self.depth * self.channels + self.rows * self.channels)
+
+
 class Op(ABC):
     """One layer's arithmetic. Inputs are positional as in ONNX; an absent optional one is None."""
 
@@ -89,6 +116,36 @@ class SplitOp(Op):
     bias: bool
     residual: bool
     activation: Activation
+
+    @property
+    @abstractmethod
+    def array_shapes(self) -> dict[str, Shape]:
+        """Logical shapes of x, weight, bias, residual (where the op has them) and y."""
+
+    @property
+    @abstractmethod
+    def shape_text(self) -> str:
+        """What the layer computes, short, for tables."""
+
+    @classmethod
+    @abstractmethod
+    def matmul(cls, c: Mapping[str, Ints]) -> Matmul:
+        """The amount of work of every row of columns."""
+
+    def flops(self, inputs: Sequence[ArraySpec | None] = ()) -> int:
+        return int(self.matmul(self.columns()).flops[0])
+
+    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        arrays, output = self.canonical(inputs, outputs[0])
+        output[...] = self.reference(arrays)
+
+    def _shapes(self, x: Shape, weight: Shape, channels: int, y: Shape) -> dict[str, Shape]:
+        shapes = {"x": x, "weight": weight}
+        if self.bias:
+            shapes["bias"] = (channels,)
+        if self.residual:
+            shapes["residual"] = y
+        return {**shapes, "y": y}
 
     @abstractmethod
     def units(self, axis: Axis) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
-from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Part, SplitOp
+from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
 
 
 def conv_output(size: Ints, kernel: Ints, stride: Ints, pads: Ints, dilation: Ints) -> Ints:
@@ -75,9 +75,33 @@ class Conv2d(SplitOp):
             raise ModelError(f"conv2d: kernel {self.KH}x{self.KW} is larger than the padded input {self.H}x{self.W}")
         return (ArraySpec((self.N, self.C_out, self.OH, self.OW), x.dtype),)
 
-    def flops(self, inputs: Sequence[ArraySpec | None] = ()) -> int:
-        """Multiply and add counted as two."""
-        return int(conv_flops(self.columns())[0])
+    @property
+    def array_shapes(self) -> dict[str, Shape]:
+        x, y = (self.N, self.C_in, self.H, self.W), (self.N, self.C_out, self.OH, self.OW)
+        return self._shapes(x, (self.C_out, self.C_in // self.groups, self.KH, self.KW), self.C_out, y)
+
+    @property
+    def shape_text(self) -> str:
+        """Channels, kernel, stride and (after @) input size: "64->128 3x3/2 @56"."""
+        size = f"{self.H}" if self.H == self.W else f"{self.H}x{self.W}"
+        stride = "" if (self.stride_h, self.stride_w) == (1, 1) else f"/{self.stride_h}"
+        if self.stride_w != self.stride_h:
+            stride += f"x{self.stride_w}"
+        dilation = "" if (self.dilation_h, self.dilation_w) == (1, 1) else f" d{max(self.dilation_h, self.dilation_w)}"
+        depthwise = self.groups == self.C_in == self.C_out
+        groups = "" if self.groups == 1 else " depthwise" if depthwise else f" g{self.groups}"
+        batch = "" if self.N == 1 else f"{self.N} x "
+        return f"{batch}{self.C_in}->{self.C_out} {self.KH}x{self.KW}{stride}{dilation}{groups} @{size}"
+
+    @classmethod
+    def matmul(cls, c: Mapping[str, Ints]) -> Matmul:
+        return Matmul(
+            c["N"] * output_height(c) * output_width(c),
+            c["KH"] * c["KW"] * (c["C_in"] // c["groups"]),
+            c["C_out"],
+            c["groups"],
+            c["N"] * c["H"] * c["W"] * c["C_in"],
+        )
 
     def units(self, axis: Axis) -> int:
         return {"channel": self.C_out, "row": self.OH, "none": 1}[axis]
@@ -156,10 +180,6 @@ class Conv2d(SplitOp):
             return (box[0], box[3], box[1], box[2])
         return (box[3], box[2], box[0], box[1]) if port == 1 else box
 
-    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
-        arrays, output = self.canonical(inputs, outputs[0])
-        output[...] = self.reference(arrays)
-
     def reference(self, inputs: Sequence[Array | None]) -> Array:
         x, weight, bias, residual = (*inputs, None, None)[:4]
         assert x is not None and weight is not None
@@ -194,11 +214,6 @@ def output_height(c: Mapping[str, Ints]) -> Ints:
 
 def output_width(c: Mapping[str, Ints]) -> Ints:
     return conv_output(c["W"], c["KW"], c["stride_w"], c["pad_left"] + c["pad_right"], c["dilation_w"])
-
-
-def conv_flops(c: Mapping[str, Ints]) -> Ints:
-    pixels = c["N"] * output_height(c) * output_width(c)
-    return 2 * pixels * c["C_out"] * (c["C_in"] // c["groups"]) * c["KH"] * c["KW"]
 
 
 def _input_rows(c: Mapping[str, Ints], start: Ints, stop: Ints) -> tuple[Ints, Ints, Ints, Ints]:

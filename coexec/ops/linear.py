@@ -11,7 +11,7 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
-from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Part, SplitOp
+from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,18 @@ class Linear(SplitOp):
             raise ModelError(f"linear: input {x.shape} does not fit weight {weight.shape}")
         return (ArraySpec((*x.shape[:-1], self.N), x.dtype),)
 
-    def flops(self, inputs: Sequence[ArraySpec | None] = ()) -> int:
-        """Multiply and add counted as two."""
-        return int(linear_flops(self.columns())[0])
+    @property
+    def array_shapes(self) -> dict[str, Shape]:
+        return self._shapes((self.M, self.K), (self.K, self.N), self.N, (self.M, self.N))
+
+    @property
+    def shape_text(self) -> str:
+        """M x K x N: "50x768x3072"."""
+        return f"{self.M}x{self.K}x{self.N}"
+
+    @classmethod
+    def matmul(cls, c: Mapping[str, Ints]) -> Matmul:
+        return Matmul(c["M"], c["K"], c["N"], np.ones_like(c["M"]), c["M"] * c["K"])
 
     def units(self, axis: Axis) -> int:
         return {"channel": self.N, "row": self.M, "none": 1}[axis]
@@ -83,10 +92,6 @@ class Linear(SplitOp):
         rows = {inner[0]: box[0]} if len(inner) == 1 else {}
         return (*(rows.get(i, slice(None)) for i in range(len(shape) - 1)), box[1])
 
-    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
-        arrays, output = self.canonical(inputs, outputs[0])
-        output[...] = self.reference(arrays)
-
     def reference(self, inputs: Sequence[Array | None]) -> Array:
         x, weight, bias, residual = (*inputs, None, None)[:4]
         assert x is not None and weight is not None
@@ -97,10 +102,6 @@ class Linear(SplitOp):
             out += residual
         self.activation.apply(out)
         return np.asarray(out)
-
-
-def linear_flops(c: Mapping[str, Ints]) -> Ints:
-    return 2 * c["M"] * c["K"] * c["N"]
 
 
 def _rows(array: Array) -> Array:

@@ -270,8 +270,7 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
     gpu, cpu = interleaved(
         [whole.timer(_all_of(op)), whole.timer(Choice(axis, 0))], 0.01, min_rounds=3, max_rounds=5, budget_s=0.1
     )
-    variant, _ = launch(op.kind, op.columns(), traits).one()
-    cuts = aligned_cuts(op, axis, variant.alignment(axis, traits))
+    cuts = aligned_cuts(op, axis, traits)
     if not cuts:
         return None
     ideal = op.units(axis) * cpu.median_us / (cpu.median_us + gpu.median_us)

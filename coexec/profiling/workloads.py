@@ -15,9 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coexec.costs import traffic_bytes
 from coexec.kernels.variant import GpuTraits
-from coexec.launch import launch
 from coexec.ops.activation import Activation
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
@@ -236,8 +234,7 @@ def _parts(layer: SplitOp, p: Point, traits: GpuTraits) -> tuple[SplitOp, SplitO
     if p.cut < 0.5:
         return layer, layer
     axis: Axis = "channel" if p.cut < 0.8 else "row"
-    variant, _ = launch(layer.kind, layer.columns(), traits).one()
-    cuts = aligned_cuts(layer, axis, variant.alignment(axis, traits))
+    cuts = aligned_cuts(layer, axis, traits)
     if not cuts:
         return layer, layer
     cut = cuts[int(p.where * len(cuts))]
@@ -248,8 +245,8 @@ def _measurable(op: SplitOp) -> bool:
     """Neither trivial nor so large that one measurement takes seconds."""
     if isinstance(op, Conv2d) and (min(op.OH, op.OW) < 1 or _patch_row_bytes(op) > MAX_PATCH_ROW_BYTES):
         return False
-    flops = op.flops([])
-    return MIN_FLOPS <= flops <= MAX_FLOPS and int(traffic_bytes(op.kind, op.columns())[0]) <= MAX_BYTES
+    matmul = op.matmul(op.columns())
+    return bool(MIN_FLOPS <= matmul.flops[0] <= MAX_FLOPS and matmul.traffic_bytes[0] <= MAX_BYTES)
 
 
 def _patch_row_bytes(op: Conv2d) -> int:

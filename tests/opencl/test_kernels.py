@@ -20,7 +20,7 @@ from coexec.experiments.conformance import Link
 from coexec.graph import Graph, Node, Tensor
 from coexec.kernels import KERNELS
 from coexec.layout import Array, Layout
-from coexec.measure import layer_shapes, random_constants
+from coexec.measure import random_constants
 from coexec.ops.activation import ACTIVATIONS, Activation
 from coexec.ops.base import Axis
 from coexec.ops.conv2d import Conv2d
@@ -117,7 +117,7 @@ class Bench:
 
     def __init__(self, op: AnyOp, sync: Sync | None) -> None:
         self.op, self.sync = op, sync
-        shapes = layer_shapes(op)
+        shapes = op.array_shapes
         self.constants = random_constants(shapes, seed=3)
         names = tuple(role if role in shapes else "" for role in ("x", "weight", "bias", "residual"))
         tensors = {

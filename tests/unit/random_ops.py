@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import strategies as st
 
 from coexec.layout import Array
-from coexec.measure import layer_shapes
 from coexec.ops.activation import ACTIVATIONS, Activation
 from coexec.ops.base import Axis
 from coexec.ops.conv2d import Conv2d
@@ -67,7 +66,7 @@ def cuts(draw: st.DrawFn, op: AnyOp) -> tuple[Axis, int]:
 def canonical_arrays(op: AnyOp, seed: int = 0) -> list[Array | None]:
     """Random float64 x, weight, bias and residual, as the op's kernels see them."""
     rng = np.random.default_rng(seed)
-    shapes = layer_shapes(op)
+    shapes = op.array_shapes
     logical = [
         rng.standard_normal(shapes[role]) if role in shapes else None for role in ("x", "weight", "bias", "residual")
     ]

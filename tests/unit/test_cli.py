@@ -443,6 +443,4 @@ def _shapes() -> list[tuple[Make, str]]:
 
 @pytest.mark.parametrize(("make", "text"), _shapes())
 def test_shape_text(make: Callable[[], object], text: str) -> None:
-    from coexec.shape_text import shape_text
-
-    assert shape_text(make()) == text  # type: ignore[arg-type]
+    assert make().shape_text == text  # type: ignore[arg-type]

@@ -15,7 +15,6 @@ from coexec.kernels import KERNELS
 from coexec.kernels.variant import GpuTraits, Tile
 from coexec.launch import launch
 from coexec.layout import Array
-from coexec.measure import layer_shapes
 from coexec.ops.base import SplitOp, stack_columns
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
@@ -87,7 +86,7 @@ def test_logical_boxes_hold_what_the_parts_touch(data: st.DataObject) -> None:
     axis, cut = data.draw(cuts(op))
     assume(cut > 0)
     part = op.part(axis, 0, cut)
-    shapes = [layer_shapes(op).get(role) for role in ("x", "weight", "bias", "residual", "y")]
+    shapes = [op.array_shapes.get(role) for role in ("x", "weight", "bias", "residual", "y")]
     if isinstance(op, Linear) and data.draw(st.booleans()):  # x may have more leading dimensions
         lead = data.draw(st.sampled_from([d for d in range(1, op.M + 1) if op.M % d == 0]))
         for port in (0, 3, 4):

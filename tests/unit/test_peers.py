@@ -14,7 +14,7 @@ from coexec.errors import InputError
 from coexec.experiments.layer_model import layer_feeds, layer_model
 from coexec.experiments.peers import PEERS, Peer, Run, choose_peers, loaded
 from coexec.layout import Array
-from coexec.measure import layer_shapes, random_constants
+from coexec.measure import random_constants
 from coexec.ops.activation import ACTIVATIONS, Activation
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
@@ -40,9 +40,9 @@ OPS: list[AnyOp] = [
 
 def expected(op: AnyOp, copy: int, copies: int) -> Array:
     """The op's reference in float64 for one of the copies."""
-    constants, feeds = random_constants(layer_shapes(op), seed=copy), layer_feeds(op, copies)
+    constants, feeds = random_constants(op.array_shapes, seed=copy), layer_feeds(op, copies)
     logical = [feeds[f"x{copy}"], constants["weight"], constants.get("bias"), feeds.get(f"r{copy}")]
-    result = np.empty(layer_shapes(op)["y"])
+    result = np.empty(op.array_shapes["y"])
     arrays, view = op.canonical(logical, result)
     view[...] = op.reference(arrays)
     return result

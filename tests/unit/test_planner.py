@@ -23,12 +23,12 @@ from coexec.kernels import KERNELS
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.layout import Array, Layout
-from coexec.measure import layer_shapes
 from coexec.ops.activate import Activate
 from coexec.ops.activation import Activation
 from coexec.ops.base import Columns, SplitOp
-from coexec.ops.conv2d import Conv2d, conv_flops
-from coexec.ops.linear import Linear, linear_flops
+from coexec.ops.conv2d import Conv2d
+from coexec.ops.linear import Linear
+from coexec.ops.split_ops import SPLIT_OPS
 from coexec.plan import Plan, Task, check_plan
 from coexec.planner import Choice, Resources, assemble, layer_tasks, make_plan, share_choices
 
@@ -41,7 +41,7 @@ def graph_of(*ops: SplitOp) -> Graph:
     """Independent layers l0, l1, ..., each with inputs of its own."""
     nodes, tensors, constants, inputs = [], {}, {}, []
     for i, op in enumerate(ops):
-        shapes = layer_shapes(op)
+        shapes = op.array_shapes
         for role in ("x", "residual", "y"):
             if role in shapes:
                 tensors[f"{role}{i}"] = Tensor(f"{role}{i}", shapes[role], F4, Layout.channels_last(len(shapes[role])))
@@ -55,7 +55,7 @@ def graph_of(*ops: SplitOp) -> Graph:
 
 
 def flops_of(kind: str, columns: Columns) -> Array:
-    return linear_flops(columns) if kind == "linear" else conv_flops(columns)
+    return SPLIT_OPS[kind].matmul(columns).flops
 
 
 @dataclass(frozen=True)
