@@ -18,6 +18,7 @@ from coexec.graph import Graph
 from coexec.model import Model
 from coexec.plan import Plan, check_plan
 from coexec.planner import make_plan
+from coexec.progress import Progress, quiet
 from coexec.sync import check_strategy, opened
 from coexec.ways import Machine, Way, best_over
 
@@ -120,6 +121,7 @@ def best_plan(
     profile: str | None = None,
     sync: str | None = None,
     effort: float | None = None,
+    progress: Progress = quiet,
 ) -> Plan:
     """The plan with the lowest predicted latency over ``ways`` (default: all) to use this machine.
 
@@ -131,7 +133,7 @@ def best_plan(
     if profile == MEASURE and info is not None:
         from coexec.measured_plan import measured_plan
 
-        return measured_plan(graph, info, ways, sync, effort or DEFAULT_EFFORT_S)
+        return measured_plan(graph, info, ways, sync, effort or DEFAULT_EFFORT_S, progress)
     costs = cost_source(info, profile)
     return best_over(ways, lambda way: make_plan(graph, costs, machine.resources(way, sync)))
 

@@ -53,8 +53,8 @@ class Span:
 class Executor:
     """One graph's memory and bound tasks on one session (None: CPU only).
 
-    Tensors are allocated once. ``load`` takes a plan; parts that were bound for an earlier plan are
-    kept, so that changing between plans does not pack weights again.
+    Tensors are allocated once. ``load`` takes a plan; plans and parts that were bound before are kept, so that
+    changing between plans binds and packs nothing again.
     """
 
     def __init__(self, graph: Graph, sync: Sync | None, cpu_threads: int) -> None:
@@ -74,6 +74,7 @@ class Executor:
         self._routines: dict[tuple[Any, ...], Callable[[], None]] = {}
         self._kernels: dict[tuple[Any, ...], _BoundKernel] = {}
         self._threads = threadpoolctl.ThreadpoolController()
+        self._bound: dict[tuple[Task, ...], tuple[list[Step], list[Launch]]] = {}
         self._steps: list[Step] = []
         self._launches: list[Launch] = []
 
@@ -92,7 +93,9 @@ class Executor:
     def load(self, plan: Plan) -> None:
         """Make this the plan of the runs that follow."""
         with self._turn:
-            self._steps, self._launches = self._bind(plan)
+            if plan.tasks not in self._bound:
+                self._bound[plan.tasks] = self._bind(plan)
+            self._steps, self._launches = self._bound[plan.tasks]
 
     def _bind(self, plan: Plan) -> tuple[list[Step], list[Launch]]:
         steps: list[Step] = []

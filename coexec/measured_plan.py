@@ -17,11 +17,15 @@ from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
+from coexec.progress import Progress, quiet
 from coexec.sync import Sync, opened
 from coexec.ways import Machine, Way, best_over
 
 COPIES = 4
 """Copies of a layer that take turns; fewer than a profile uses, since every cut packs the weights of each."""
+
+FEWEST = 3
+"""Runs of each cut that is tried, at least."""
 
 
 class _Measured:
@@ -33,28 +37,38 @@ class _Measured:
         return unsplit_op_us(graph, node)
 
 
-def measured_plan(graph: Graph, info: DeviceInfo, ways: Sequence[Way], sync: str | None, effort_s: float) -> Plan:
-    """The fastest of the measured plans over all ways to use the machine, in about ``effort_s`` seconds."""
+def measured_plan(
+    graph: Graph,
+    info: DeviceInfo,
+    ways: Sequence[Way],
+    sync: str | None,
+    effort_s: float,
+    progress: Progress = quiet,
+) -> Plan:
+    """The fastest of the measured plans over all ways to use the machine, in about ``effort_s`` seconds.
+
+    However short that is, each distinct layer is run a few times.
+    """
     machine = Machine.here(info)
+    deadline = time.perf_counter() + effort_s
+    distinct = graph.distinct_layers()
+    total = len(ways) * len(distinct)
+    done = 0
 
     def plan_for(way: Way) -> Plan:
+        nonlocal done
         use = machine.resources(way, sync)
         link = opened(info, way.compute_units, sync)
-        return assemble(graph, measure_choices(graph, link, use, effort_s / len(ways)), _Measured(), use)
+        choices: dict[str, Choice] = {}
+        for op, names in distinct.items():
+            progress(done, total, f"{names[0]} on {way.name}")
+            left_s = max(0.0, deadline - time.perf_counter())
+            choice = best_cut(op, link, use, left_s / (total - done))
+            choices.update(dict.fromkeys(names, choice))
+            done += 1
+        return assemble(graph, choices, _Measured(), use)
 
     return best_over(ways, plan_for)
-
-
-def measure_choices(graph: Graph, sync: Sync, use: Resources, effort_s: float) -> dict[str, Choice]:
-    """The fastest measured cut of every split node; equal layers are measured once."""
-    distinct = graph.distinct_layers()
-    choices = {}
-    for i, (op, names) in enumerate(distinct.items()):
-        started = time.perf_counter()
-        choice = best_cut(op, sync, use, effort_s / (len(distinct) - i))
-        effort_s = max(0.0, effort_s - (time.perf_counter() - started))
-        choices.update(dict.fromkeys(names, choice))
-    return choices
 
 
 def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice:
@@ -66,14 +80,14 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
     deadline = time.perf_counter() + budget_s
     rig = LayerRig(op, sync, use.cpu_threads, copies=COPIES)
     exclusive = [Choice("channel", 0), Choice("channel", op.units("channel"))]
-    cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, rounds=3))
+    cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, FEWEST))
     fastest: list[Choice] = []
     assert use.traits is not None
     for axis in op.axes if use.split else ():
         fastest += _climb(rig, axis, aligned_cuts(op, axis, use.traits), cpu_us, gpu_us, deadline)
     finalists = [*exclusive, *fastest]
     left_s = max(0.0, deadline - time.perf_counter())
-    timings = _time(rig, finalists, rounds=30, budget_s=left_s)
+    timings = _time(rig, finalists, 30, budget_s=left_s)
     best = min(range(len(finalists)), key=lambda i: timings[i].median_us)
     cpu_us, gpu_us = timings[0].median_us, timings[1].median_us
     choice, us = finalists[best], timings[best].median_us
@@ -83,22 +97,23 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
 
 
 def _climb(rig: LayerRig, axis: Axis, cuts: list[int], cpu_us: float, gpu_us: float, deadline: float) -> list[Choice]:
-    """The fastest two cuts found along one axis."""
+    """The fastest two cuts found along one axis; where time is out, the one that should be the best."""
     if not cuts:
         return []
     balance = rig.op.units(axis) * cpu_us / (cpu_us + gpu_us)
     here = min(range(len(cuts)), key=lambda i: abs(cuts[i] - balance))
     seen: dict[int, float] = {}
-    while True:
+    while time.perf_counter() < deadline:
         new = [i for i in (here - 1, here, here + 1) if 0 <= i < len(cuts) and i not in seen]
-        timings = _time(rig, [Choice(axis, cuts[i]) for i in new], rounds=3)
+        timings = _time(rig, [Choice(axis, cuts[i]) for i in new], FEWEST)
         seen |= {i: t.median_us for i, t in zip(new, timings, strict=True)}
         best = min(seen, key=lambda i: seen[i])
-        if best == here or time.perf_counter() > deadline:
-            return [Choice(axis, cuts[i]) for i in sorted(seen, key=lambda i: seen[i])[:2]]
+        if best == here:
+            break
         here = best
+    return [Choice(axis, cuts[i]) for i in sorted(seen, key=lambda i: seen[i])[:2] or [here]]
 
 
 def _time(rig: LayerRig, choices: list[Choice], rounds: int, budget_s: float = 0.0) -> list[Timing]:
     timers = [rig.timer(choice) for choice in choices]
-    return interleaved(timers, warm_up_s=0.0, min_rounds=min(rounds, 5), max_rounds=rounds, budget_s=budget_s)
+    return interleaved(timers, warm_up_s=0.0, min_rounds=FEWEST, max_rounds=rounds, budget_s=budget_s)

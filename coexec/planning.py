@@ -15,6 +15,7 @@ from coexec.explain import explain
 from coexec.graph import Graph
 from coexec.plan import Plan
 from coexec.planner import Resources, make_plan
+from coexec.progress import Progress, quiet
 from coexec.timeline import save_timeline
 from coexec.ways import Machine, Way, best_over
 
@@ -55,6 +56,7 @@ def plan_here(
     sync: str | None = None,
     effort: float | None = None,
     split_only: bool = False,
+    progress: Progress = quiet,
 ) -> Planned:
     """The best plan for a device of this machine, as ``coexec.partition`` makes it.
 
@@ -66,7 +68,7 @@ def plan_here(
     if split_only:
         ways = [way for way in ways if way.split] or ways
     start = time.perf_counter()
-    plan = best_plan(graph, info, ways, profile, sync, effort)
+    plan = best_plan(graph, info, ways, profile, sync, effort, progress)
     planning_ms = (time.perf_counter() - start) * 1e3
     use = machine.resources(_way_of(plan, ways), sync)
     costs = None if profile == MEASURE and info is not None else lambda: cost_source(info, profile)

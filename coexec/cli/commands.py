@@ -140,8 +140,8 @@ def partition(
 
         graph = _read_graph(model, input_shape, plan_file, timeline)
         with out.progress() as progress:
-            progress(0, 1, "measuring" if profile == "measure" else "planning")
-            planned = plan_here(graph, device, profile, cpu_threads, compute_units, sync, effort)
+            progress(0, 1, "planning")
+            planned = plan_here(graph, device, profile, cpu_threads, compute_units, sync, effort, progress=progress)
         out.show(result_of(planned, explain, timeline, plan_file), plan_view)
 
 

@@ -18,8 +18,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from coexec.errors import CoexecError
-from coexec.experiments.setting import Progress as Report
-from coexec.experiments.setting import quiet
+from coexec.progress import Progress as Report
+from coexec.progress import quiet
 
 INTERRUPTED = 130
 """What shells give a command that Ctrl-C ended."""

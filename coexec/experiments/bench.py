@@ -21,7 +21,6 @@ from coexec.executor import Executor
 from coexec.experiments.network_timing import plan_timer, random_feeds
 from coexec.experiments.peers import Peer, Run, choose_peers, loaded
 from coexec.experiments.setting import (
-    Progress,
     Setting,
     choose_cut,
     environment,
@@ -29,13 +28,13 @@ from coexec.experiments.setting import (
     only_cpu,
     only_gpu,
     open_setting,
-    quiet,
 )
 from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
 from coexec.measure import LayerRig, interleaved
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
+from coexec.progress import Progress, quiet
 from coexec.sync import Sync, opened
 
 Timer = Callable[[], float]

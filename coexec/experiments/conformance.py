@@ -21,12 +21,12 @@ from coexec.device import DeviceInfo, cpu_cores, find_devices
 from coexec.executor import Executor
 from coexec.experiments.network_timing import random_feeds
 from coexec.experiments.reference_check import relative_error
-from coexec.experiments.setting import Progress, quiet
 from coexec.graph import Graph
 from coexec.layout import Array
 from coexec.ops.base import Axis
 from coexec.plan import Plan
 from coexec.planner import assemble, share_choices
+from coexec.progress import Progress, quiet
 from coexec.sync import opened, proven_strategies
 from coexec.sync.events import copy_region
 from coexec.sync.queues import poll_event

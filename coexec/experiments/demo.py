@@ -13,7 +13,7 @@ from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
 from coexec.experiments.network_timing import random_feeds
 from coexec.experiments.reference_check import Check, check_against_onnxruntime
-from coexec.experiments.setting import Progress, ideal_us, only_cpu, only_gpu, quiet
+from coexec.experiments.setting import ideal_us, only_cpu, only_gpu
 from coexec.graph import Graph
 from coexec.layout import Array
 from coexec.measure import LayerRig, interleaved
@@ -21,6 +21,7 @@ from coexec.ops.base import SplitOp
 from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
 from coexec.planning import Planned, plan_here
+from coexec.progress import Progress, quiet
 from coexec.sync import Sync, opened
 from coexec.ways import Machine, Way
 

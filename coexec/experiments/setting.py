@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
@@ -24,14 +24,7 @@ from coexec.planner import Choice, Resources, choose_cuts
 from coexec.sync import Sync, check_strategy, opened
 from coexec.ways import Machine, Way
 
-Progress = Callable[[int, int, str], None]
-"""Called with (steps done, all steps, what comes next)."""
-
 EXPERIMENT_PACKAGES = ("coexec", "numpy", "pyopencl", "lightgbm", "onnx")
-
-
-def quiet(done: int, total: int, text: str) -> None:
-    """The progress callback that shows nothing."""
 
 
 @dataclass(frozen=True)

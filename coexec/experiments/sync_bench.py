@@ -18,12 +18,12 @@ import numpy as np
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.errors import InputError
 from coexec.executor import Executor
-from coexec.experiments.setting import Progress, quiet
 from coexec.graph import Graph, Node, Tensor
 from coexec.layout import Array, Layout
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.linear import Linear
 from coexec.planner import Choice, assemble
+from coexec.progress import Progress, quiet
 from coexec.sync import opened, proven_strategies
 from coexec.ways import Machine, Way
 

@@ -18,7 +18,6 @@ from coexec.costs import CostSource
 from coexec.errors import InputError
 from coexec.experiments.network_timing import compare_plans
 from coexec.experiments.setting import (
-    Progress,
     Setting,
     choose_cut,
     environment,
@@ -34,6 +33,7 @@ from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.planner import Choice, aligned_cuts
+from coexec.progress import Progress
 
 GRID_CUTS = 17
 """Cuts per axis, unless a step is given."""
