@@ -245,6 +245,7 @@ class Executor:
     def _place(self, name: str, array: Array) -> Placed:
         memory = self._memories[name]
         size = array.itemsize
+        assert array.shape[-1] <= 1 or array.strides[-1] == size, f"kernels read {name} with its channels side by side"
         offset = (int(array.ctypes.data) - memory.address) // size
         return Placed(memory.argument, offset, tuple(s // size for s in array.strides), array.shape)
 
