@@ -63,3 +63,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"coexec.{name}")
     raise AttributeError(f"module 'coexec' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_MODULES})

@@ -88,7 +88,10 @@ def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = No
     from coexec.frontends.onnx import load_onnx
 
     if not isinstance(model, str | os.PathLike) and type(model).__name__ != "ModelProto":
-        raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {type(model).__name__}; export it to ONNX")
+        what = f"a {type(model).__name__}; export it to ONNX"
+        if callable(model) and str(getattr(getattr(model, "func", model), "__module__", "")).startswith("coexec.zoo"):
+            what = "a function; call it: coexec.zoo.<name>()"
+        raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {what}")
     return load_onnx(model, input_shapes)
 
 

@@ -124,6 +124,7 @@ def find_devices() -> tuple[DeviceInfo, ...]:
 
 def find_device(device_id: str | None = None) -> DeviceInfo | None:
     """The named device, or the best one (None: no usable device). Unknown or unusable: DeviceError."""
+    opencl_runtime.check_process()
     devices = find_devices()
     if device_id is None:
         return next((d for d in devices if d.usable), None)

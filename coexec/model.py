@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from coexec.errors import InputError, PlanError
 from coexec.executor import Executor, Span
 from coexec.graph import Graph
@@ -53,6 +51,13 @@ class Model:
         """Nodes that ONNX's reference evaluator runs, until the first run has told their share."""
         self._sync = executor.sync.name if executor.sync else ""
         executor.load(plan)
+
+    def __repr__(self) -> str:
+        plan = self._plan
+        where = f"{plan.device} ({plan.compute_units} compute units, {self._sync}) + " if plan.device else ""
+        return (
+            f"<coexec.Model {self.graph.name}: {where}{plan.cpu_threads} CPU threads, {len(plan.layers)} split layers>"
+        )
 
     @property
     def plan(self) -> Plan:
@@ -105,9 +110,12 @@ class Model:
 
     def __call__(self, *inputs: Array) -> Any:
         """Run on arrays in the order of ``get_inputs()``; one output is returned as it is, several as a list."""
+        names = ", ".join(self.graph.inputs)
         if len(inputs) != len(self.graph.inputs):
-            raise InputError(f"the model takes {len(self.graph.inputs)} inputs ({', '.join(self.graph.inputs)})")
-        outputs = self.run(None, {k: np.asarray(v) for k, v in zip(self.graph.inputs, inputs, strict=True)})
+            raise InputError(f"the model takes {len(self.graph.inputs)} inputs ({names}), not {len(inputs)}")
+        if any(isinstance(value, Mapping) for value in inputs):
+            raise InputError(f"call the model with arrays ({names}); model.run(None, {{name: array}}) takes a dict")
+        outputs = self.run(None, dict(zip(self.graph.inputs, inputs, strict=True)))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def _first_run(self, feed: Mapping[str, Array]) -> dict[str, Array]:

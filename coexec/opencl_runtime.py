@@ -19,17 +19,32 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from coexec.errors import DeviceError
+
 SYSTEM_VENDORS = Path("/etc/OpenCL/vendors")
 PIP_DRIVERS = {"intel-opencl-rt": "libintelocl.so"}
 """PyPI distribution -> the driver library in it."""
 
 _lock = threading.Lock()
+_opened_in: set[int] = set()
+"""The process that has opened OpenCL."""
 _workers: set[int] = set()
 _pinned: dict[int, frozenset[int]] = {}
 
 
+def check_process() -> None:
+    """Raise DeviceError in a process that was forked from one which had opened OpenCL: drivers don't survive that."""
+    if _opened_in and _opened_in != {os.getpid()}:
+        raise DeviceError(
+            "this process was forked after OpenCL had been opened; start it by spawning, for example "
+            "multiprocessing.get_context('spawn'), or fork before the first use of coexec"
+        )
+
+
 def platforms() -> list[Any]:
     """OpenCL platforms; an empty list when there are none. Safe to call from several threads."""
+    check_process()
+    _opened_in.add(os.getpid())
     with _lock, adopting_threads():
         return list(_platforms())
 

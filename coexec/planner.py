@@ -218,7 +218,7 @@ def _predict(
     """Microseconds of the GPU's and of the CPU's part for every candidate; 0 for an empty part."""
     gpu = [np.zeros(len(c.cuts)) for c in candidates]
     cpu = [np.zeros(len(c.cuts)) for c in candidates]
-    for kind in {c.op.kind for c in candidates}:
+    for kind in dict.fromkeys(c.op.kind for c in candidates):
         for side, results in (("gpu", gpu), ("cpu", cpu)):
             rows: list[tuple[int, int]] = []
             parts: list[Columns] = []

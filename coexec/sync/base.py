@@ -12,6 +12,7 @@ import numpy as np
 from coexec.device import DeviceInfo, Session
 from coexec.errors import DeviceError
 from coexec.layout import Array
+from coexec.opencl_runtime import check_process
 
 
 @dataclass
@@ -87,7 +88,8 @@ class Sync(ABC):
         """
 
     def require_usable(self) -> None:
-        """Raise DeviceError if an earlier run left the queue stuck."""
+        """Raise DeviceError if an earlier run left the queue stuck, or if this is a forked process."""
+        check_process()
         if self.lost:
             raise DeviceError(f"{self.session.info.id} got stuck in an earlier run ({self.lost}); load the model again")
 

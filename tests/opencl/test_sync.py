@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -440,3 +442,26 @@ def test_a_stuck_queue_refuses_every_model_until_it_is_opened_again(
     for chain in (linear_chain, other):
         with pytest.raises(DeviceError, match="load the model again"):
             chain.run()
+
+
+def test_a_forked_process_is_told_so(opencl_device: DeviceInfo) -> None:
+    """Drivers do not survive a fork: neither an open model nor a new one may wait for a device that is not there."""
+    code = f"""
+import os, numpy, coexec
+proto = coexec.zoo.build("squeezenet", image_size=64)
+x = numpy.ones((1, 3, 64, 64), numpy.float32)
+model = coexec.partition(proto, device={opencl_device.id!r}, profile="measure", effort=0.1)
+model(x)
+if os.fork() == 0:
+    for use in (lambda: model(x), lambda: coexec.partition(proto, device={opencl_device.id!r})):
+        try:
+            use()
+        except coexec.DeviceError as error:
+            print("told:", "spawn" in str(error), flush=True)
+    print("alone:", coexec.partition(proto, device="cpu")(x).shape, flush=True)
+    os._exit(0)
+os.wait()
+print("parent:", model(x).shape)
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.stdout.split("\n")[:4] == ["told: True", "told: True", "alone: (1, 1000)", "parent: (1, 1000)"], done

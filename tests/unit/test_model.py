@@ -18,6 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import coexec
+from coexec.frontends.onnx_ops import CONVERTERS
 from coexec.layout import Array
 
 COUNTS = ("cpu_threads", "compute_units")
@@ -25,15 +26,15 @@ NO_COUNTS = (0, -1, "2", 1.5, 2.0, float("nan"), True, [1])
 NO_DURATIONS = (0, -1.0, float("nan"), float("inf"), "10", True)
 
 
-def network(*, with_reference_op: bool = False) -> onnx.ModelProto:
-    """Two products and, if asked for, an op without an implementation of its own (Hardmax)."""
+def network() -> onnx.ModelProto:
+    """Two products and two activations; the last one, behind no product with a bias, is fused as well."""
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal((32, 32), np.float32) for _ in range(2)]
     nodes = [
         helper.make_node("MatMul", ["input", "w0"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"], name="relu"),
         helper.make_node("MatMul", ["b", "w1"], ["c"], name="second"),
-        helper.make_node("Hardmax" if with_reference_op else "Tanh", ["c"], ["output"], name="last"),
+        helper.make_node("Tanh", ["c"], ["output"], name="last"),
     ]
     graph = helper.make_graph(
         nodes,
@@ -117,6 +118,21 @@ def test_wrong_arguments(arguments: dict[str, object], message: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_wrong_calls_say_what_to_do(x: Array) -> None:
+    model = coexec.partition(network(), device="cpu")
+    for arguments, message in (((), "1 inputs .input., not 0"), ((x, x), "not 2"), (({"input": x},), "model.run"),
+                               ((x.tolist(),), "must be a NumPy array, not list")):  # fmt: skip
+        with pytest.raises(coexec.InputError, match=message):
+            model(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(coexec.InputError, match="call it"):
+        coexec.partition(coexec.zoo.resnet18)
+
+
+def test_names_are_seen_before_they_are_loaded() -> None:
+    assert {*coexec.__all__, "zoo"} <= set(dir(coexec))
+    assert "small" in repr(coexec.partition(network(), device="cpu"))
+
+
 @pytest.mark.parametrize("bad", [42, None, b"model", {"nodes": []}])
 def test_no_model_at_all(bad: object) -> None:
     with pytest.raises(coexec.InputError, match="ONNX"):
@@ -193,12 +209,13 @@ def test_threads_take_turns() -> None:
     assert wrong == []
 
 
-def test_reference_evaluator_is_named_once_with_its_share(x: Array) -> None:
-    proto = network(with_reference_op=True)
+def test_reference_evaluator_is_named_once_with_its_share(x: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(CONVERTERS, "Tanh")  # as if it had no implementation of its own
+    proto = network()
     model = coexec.partition(proto, device="cpu")
-    with pytest.warns(UserWarning, match=r"Hardmax x1: \d+% of the run's time"):
+    with pytest.warns(UserWarning, match=r"Tanh x1: \d+% of the run's time"):
         first = model(x)
-    np.testing.assert_array_equal(first, reference(proto, x))
+    np.testing.assert_allclose(first, reference(proto, x), rtol=1e-5, atol=1e-6)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model(x)
