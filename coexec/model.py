@@ -55,9 +55,8 @@ class Model:
     def __repr__(self) -> str:
         plan = self._plan
         where = f"{plan.device} ({plan.compute_units} compute units, {self._sync}) + " if plan.device else ""
-        return (
-            f"<coexec.Model {self.graph.name}: {where}{plan.cpu_threads} CPU threads, {len(plan.layers)} split layers>"
-        )
+        layers = len(plan.layers)
+        return f"<coexec.Model {self.graph.name}: {where}{plan.cpu_threads} CPU threads, {layers} planned layers>"
 
     @property
     def plan(self) -> Plan:

@@ -448,9 +448,14 @@ def test_a_forked_process_is_told_so(opencl_device: DeviceInfo) -> None:
     """Drivers do not survive a fork: neither an open model nor a new one may wait for a device that is not there."""
     code = f"""
 import os, numpy, coexec
+from coexec.device import find_device
+from coexec.planner import assemble, share_choices
+from coexec.ways import Machine, Way
 proto = coexec.zoo.build("squeezenet", image_size=64)
 x = numpy.ones((1, 3, 64, 64), numpy.float32)
-model = coexec.partition(proto, device={opencl_device.id!r}, profile="measure", effort=0.1)
+model = coexec.partition(proto, device={opencl_device.id!r}, cpu_threads=1, compute_units=1)
+graph, machine = model.graph, Machine.here(find_device({opencl_device.id!r}))
+model.plan = assemble(graph, share_choices(graph, "row", 0.5), None, machine.resources(Way("", 1, 1)))
 model(x)
 if os.fork() == 0:
     for use in (lambda: model(x), lambda: coexec.partition(proto, device={opencl_device.id!r})):

@@ -27,7 +27,7 @@ NO_DURATIONS = (0, -1.0, float("nan"), float("inf"), "10", True)
 
 
 def network() -> onnx.ModelProto:
-    """Two products and two activations; the last one, behind no product with a bias, is fused as well."""
+    """Two products, an activation after each."""
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal((32, 32), np.float32) for _ in range(2)]
     nodes = [
