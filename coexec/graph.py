@@ -68,7 +68,10 @@ class Graph:
         return ArraySpec(constant.shape, constant.dtype)
 
     def split_nodes(self) -> list[Node]:
-        """The nodes that can be cut: a SplitOp in fp32 whose weights are constants, and only they."""
+        """The nodes that can be cut: a SplitOp in fp32 whose weights are constants, and only they.
+
+        One with nothing to compute or to sum over (an axis of size 0) is left to the CPU side like any other op.
+        """
         return [node for node in self.nodes if self.can_split(node)]
 
     def distinct_layers(self) -> dict[SplitOp, list[str]]:
@@ -85,6 +88,7 @@ class Graph:
             and all(not name or name in self.constants for name in node.inputs[1:3])
             and all(not name or name in self.tensors for name in (node.inputs[0], *node.inputs[3:]))
             and self.tensors[node.outputs[0]].dtype == np.float32
+            and all(0 not in spec.shape for spec in map(self.spec, (*node.inputs, *node.outputs)) if spec is not None)
         )
 
     def signature(self) -> str:

@@ -17,7 +17,7 @@ from coexec.ops.relayout import Relayout
 def finish(program: Program, name: str) -> Graph:
     """The Graph of a program, checked."""
     nodes = _live(program)
-    nodes, specs = _separate_rows(nodes, program.specs)
+    nodes, specs = _separate_rows(nodes, program)
     layouts = assign_layouts(_used_specs(specs, nodes, program.inputs), nodes)
     graph = Graph(
         name=name,
@@ -47,19 +47,19 @@ def _used_specs(specs: dict[str, ArraySpec], nodes: Iterable[Node], inputs: Iter
     return {name: specs[name] for name in (*inputs, *made)}
 
 
-def _separate_rows(nodes: list[Node], specs: dict[str, ArraySpec]) -> tuple[list[Node], dict[str, ArraySpec]]:
+def _separate_rows(nodes: list[Node], program: Program) -> tuple[list[Node], dict[str, ArraySpec]]:
     """Copy nodes around each Linear whose tensors others want channels last.
 
     A Linear sees its tensors as a matrix whose rows are the innermost axis; with channels last that would
     need a copy, which is made explicit here so that it is planned, timed and seen.
     """
-    layouts = assign_layouts(specs, nodes)
-    specs, placed, copies = dict(specs), [], {}
+    layouts = assign_layouts(program.specs, nodes)
+    specs, placed, copies = dict(program.specs), [], {}
 
     def rows(name: str) -> str:
         """The name of ``name``'s row-major twin."""
         twin = f"{name}:rows"
-        while twin in specs:
+        while twin in specs or twin in program.constants:
             twin += "'"
         specs[twin] = specs[name]
         return twin

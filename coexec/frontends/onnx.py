@@ -22,6 +22,8 @@ def load_onnx(
 ) -> Graph:
     """Import a model of opset 9 or newer as a checked, static, fused Graph.
 
+    An initializer that is listed among the inputs too is a constant like any other: it cannot be fed.
+
     Args:
         model: path of an ONNX file, or the ModelProto itself (which is not changed). Weights in external
             files are read from the model's own folder only.

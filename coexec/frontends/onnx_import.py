@@ -6,7 +6,7 @@ here, and ops that hand their input on are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, TypeProto, 
 from coexec.errors import CoexecError, ModelError
 from coexec.frontends.onnx_node import Converted, OnnxNode
 from coexec.frontends.onnx_ops import convert
-from coexec.frontends.onnx_read import SMALL_ELEMENTS, check_size, node_name, one_line, to_array
+from coexec.frontends.onnx_read import SMALL_ELEMENTS, node_name, one_line, to_array
 from coexec.frontends.program import Program
 from coexec.graph import Node
 from coexec.layout import Array
@@ -24,6 +24,8 @@ from coexec.ops.base import ArraySpec, Op
 from coexec.ops.cast import Cast
 from coexec.ops.expand import Expand
 from coexec.ops.identity import Identity
+from coexec.ops.operands import check_size
+from coexec.ops.pool import Pool
 from coexec.ops.relayout import Relayout
 from coexec.ops.reshape import Reshape
 from coexec.ops.transpose import Transpose
@@ -51,7 +53,9 @@ class _Importer:
         self.imports = [helper.make_opsetid("", opset)]
         self.inputs = inputs
         self.outputs = tuple(value.name for value in graph.output)
-        self.read = {name for node in graph.node for name in node.input} | set(self.outputs)
+        self.read = {name for node in graph.node for name in node.input if name} | set(self.outputs)
+        self.taken = {name for node in graph.node for name in (*node.input, *node.output)}
+        self.taken |= {value.name for value in (*graph.input, *graph.output, *graph.initializer)} | set(weights)
         self.constants: dict[str, Array] = dict(weights)
         for tensor in graph.initializer:
             self.constants[tensor.name] = to_array(tensor, f"initializer {tensor.name!r}")
@@ -75,6 +79,8 @@ class _Importer:
     # Adding a node
 
     def add(self, proto: NodeProto) -> None:
+        if not self.read.intersection(proto.output):
+            return
         node = self.describe(proto)
         if node.op_type in STATIC:
             self.constants[node.outputs[0]] = STATIC[node.op_type](node)
@@ -85,7 +91,7 @@ class _Importer:
             specs = converted.op.infer([self.spec(name) if name else None for name in inputs])
         except CoexecError as error:
             raise _naming(error, node) from error
-        self.check_outputs(node, specs)
+        self.check_outputs(node, converted.op, specs)
         if self.folds(node, inputs, specs):
             self.compute(node, converted.op, inputs, specs)
         elif not self.leave_out(node, converted.op, inputs, specs):
@@ -103,9 +109,9 @@ class _Importer:
             op_type=proto.op_type,
             domain="",
             opset=self.opset,
-            attributes={a.name: _attribute(a, node_name(proto)) for a in proto.attribute},
+            attributes={a.name: attribute_value(a, node_name(proto)) for a in proto.attribute},
             inputs=inputs,
-            outputs=tuple(proto.output),
+            outputs=tuple(name if name in self.read else "" for name in proto.output),
             specs=specs,
             constants=constants,
             output_specs=self.infer(proto, specs, constants),
@@ -132,12 +138,13 @@ class _Importer:
             return (None,) * len(proto.output)
         try:
             schema = onnx.defs.get_schema(proto.op_type, self.opset, "")
+            _check_types(schema, specs)
             found = onnx.shape_inference.infer_node_outputs(
                 schema, proto, types, data, opset_imports=self.imports, ir_version=8
             )
         except Exception as error:  # InferenceError, SchemaError and C++ exceptions of other types
             raise ModelError(f"node {node_name(proto)!r} ({proto.op_type}): {one_line(error)}") from error
-        return tuple(_static_or_none(found.get(name)) for name in proto.output)
+        return tuple(static_spec(found.get(name)) for name in proto.output)
 
     def names(self, node: OnnxNode, converted: Converted) -> tuple[str, ...]:
         """Inputs by name; arrays that the converter made become constants."""
@@ -146,22 +153,30 @@ class _Importer:
             if isinstance(value, str):
                 names.append(value)
                 continue
-            name = f"{node.name}:{port}"
-            while name in self.constants or name in self.specs:
-                name += "'"
+            name = self.fresh(f"{node.name}:{port}")
             self.constants[name] = value
             names.append(name)
         return tuple(names)
 
-    def check_outputs(self, node: OnnxNode, specs: tuple[ArraySpec, ...]) -> None:
+    def fresh(self, name: str) -> str:
+        """``name``, or one like it that the model uses nowhere."""
+        while name in self.taken:
+            name += "'"
+        self.taken.add(name)
+        return name
+
+    def check_outputs(self, node: OnnxNode, op: Op, specs: tuple[ArraySpec, ...]) -> None:
+        own_shape = isinstance(op, Pool) and op.window.ceil_mode  # see onnx_shapes
         for name, spec, expected in zip(node.outputs, specs, node.output_specs, strict=False):
+            if spec.dtype.kind == "O":
+                raise ModelError(f"node {node.name!r} ({node.op_type}): {name!r} holds strings; leave them out")
             check_size(f"tensor {name!r}", spec.shape, spec.dtype.itemsize)
-            if name and expected is not None and spec != expected:
+            if name and expected is not None and spec != expected and not own_shape:
                 raise ModelError(
                     f"node {node.name!r} ({node.op_type}): {name!r} is {spec.dtype} {spec.shape} here, "
                     f"{expected.dtype} {expected.shape} by ONNX shape inference"
                 )
-        unmade = [name for name in node.outputs[len(specs) :] if name in self.read]
+        unmade = [name for name in node.outputs[len(specs) :] if name]
         if unmade:
             raise ModelError(f"node {node.name!r} ({node.op_type}): optional output {unmade[0]!r} is not supported")
 
@@ -191,10 +206,12 @@ class _Importer:
         if not _changes_nothing(op, self.spec(inputs[0]) if inputs else None, specs[0]):
             return False
         for name, spec in zip(node.outputs[1:], specs[1:], strict=False):
-            if name in self.read:  # Dropout's mask
+            if name:  # Dropout's mask
                 self.constants[name] = np.broadcast_to(np.True_, spec.shape)
         source, target = inputs[0], node.outputs[0]
-        if target not in self.outputs:
+        if not target:  # only the mask is read
+            pass
+        elif target not in self.outputs:
             self.same_as[target] = source
         elif source in self.maker and source not in self.outputs:
             self.rename(source, target)
@@ -212,11 +229,13 @@ class _Importer:
         self.maker[target] = name
         self.same_as[source] = target
 
-    def put(self, node: Node, specs: Iterable[ArraySpec]) -> None:
-        self.nodes[node.name] = node
-        for name, spec in zip(node.outputs, specs, strict=False):
-            if name:
-                self.specs[name], self.maker[name] = spec, node.name
+    def put(self, node: Node, specs: Sequence[ArraySpec]) -> None:
+        """Add a node; outputs of its op that nothing reads get names too, so that the op finds them all."""
+        given = (*node.outputs, *("",) * len(specs))[: len(specs)]
+        outputs = tuple(name or self.fresh(f"{node.name}:output{port}") for port, name in enumerate(given))
+        self.nodes[node.name] = Node(node.name, node.op, node.inputs, outputs)
+        for name, spec in zip(outputs, specs, strict=True):
+            self.specs[name], self.maker[name] = spec, node.name
 
     def finish(self) -> Program:
         for name in self.outputs:
@@ -231,7 +250,7 @@ class _Importer:
     def copy_constant(self, name: str) -> None:
         """A constant output becomes a tensor that a node fills, so that outputs are always tensors."""
         value = self.constants.pop(name)
-        constant = f"{name}:constant"
+        constant = self.fresh(f"{name}:constant")
         self.constants[constant] = value
         for key, node in self.nodes.items():
             if name in node.inputs:
@@ -292,6 +311,21 @@ STATIC: dict[str, Callable[[OnnxNode], Array]] = {
 }
 
 
+def _check_types(schema: Any, specs: Sequence[ArraySpec | None]) -> None:
+    """Raise ModelError unless the op takes the inputs' dtypes, which ONNX's inference of one node does not ask."""
+    allowed = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    bound: dict[str, str] = {}
+    for port, spec in enumerate(specs):
+        if spec is None:
+            continue
+        formal = schema.inputs[min(port, len(schema.inputs) - 1)]
+        kind = f"tensor({TensorProto.DataType.Name(helper.np_dtype_to_tensor_dtype(spec.dtype)).lower()})"
+        if kind not in allowed.get(formal.type_str, (formal.type_str,)):
+            raise ModelError(f"input {port} is a {kind}, which the op does not take")
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, kind) != kind:
+            raise ModelError(f"input {port} is a {kind}, another one a {bound[formal.type_str]}; they must be alike")
+
+
 # ONNX's descriptions as ours -------------------------------------------------------------------------
 
 
@@ -300,12 +334,12 @@ def _spec_of(array: Array) -> ArraySpec:
 
 
 def _static(kind: TypeProto) -> ArraySpec:
-    spec = _static_or_none(kind)
+    spec = static_spec(kind)
     assert spec is not None, "inputs are static after fix_shapes"
     return spec
 
 
-def _static_or_none(kind: TypeProto | None) -> ArraySpec | None:
+def static_spec(kind: TypeProto | None) -> ArraySpec | None:
     if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     dims = kind.tensor_type.shape.dim
@@ -317,7 +351,7 @@ def _static_or_none(kind: TypeProto | None) -> ArraySpec | None:
     return ArraySpec(tuple(dim.dim_value for dim in dims), dtype)
 
 
-def _attribute(attribute: AttributeProto, node: str) -> Any:
+def attribute_value(attribute: AttributeProto, node: str) -> Any:
     """The attribute as a Python value: text as str, tensors as arrays."""
     if attribute.type == AttributeProto.TENSOR:
         return to_array(attribute.t, f"node {node!r}: attribute {attribute.name!r}")

@@ -85,7 +85,7 @@ CONVERTERS: dict[str, Converter] = {
     "Sqrt": e.unary("sqrt"),
     "Tan": e.unary("tan"),
     # activations
-    "Celu": e.unary("celu", alpha=1.0),
+    "Celu": e.celu,
     "Clip": e.clip,
     "Elu": e.unary("elu", alpha=1.0),
     "Gelu": e.gelu,

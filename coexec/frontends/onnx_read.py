@@ -12,7 +12,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -22,11 +22,11 @@ import onnx.inliner
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from coexec.errors import InputError, ModelError
+from coexec.frontends.onnx_attributes import check_attributes
 from coexec.layout import Array
+from coexec.ops.operands import check_size
 
 MIN_OPSET = 9
-MAX_TENSOR_BYTES = 2**32
-"""A tensor above 4 GiB is taken for a damaged or hostile shape: a GPU buffer rarely holds as much."""
 MAX_FILE_BYTES = 2**31 - 1
 """What protobuf can hold in one message."""
 SMALL_ELEMENTS = 1024
@@ -66,6 +66,8 @@ def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
         raise InputError(f"model must be a path or an onnx.ModelProto, not {type(model).__name__}")
     if not proto.HasField("graph") or not (proto.graph.node or proto.graph.output):
         raise ModelError(f"{source} is not an ONNX model: it holds no graph")
+    if not proto.graph.output:
+        raise ModelError(f"{source} has no outputs: there is nothing to compute")
     _check_domains(proto)
     opset = _opset(proto, source)
     places = _Places(folder, source)
@@ -79,6 +81,8 @@ def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
             stripped = onnx.inliner.inline_local_functions(stripped)
     except Exception as error:  # the checker raises several unrelated types, some from C++
         raise ModelError(f"{source} is not a valid ONNX model: {one_line(error)}") from error
+    for node in _nodes(stripped):
+        check_attributes(node, node_name(node))
     open_inputs = _drop_initializer_inputs(stripped, weights)
     return ReadModel(source, stripped, weights, opset, open_inputs)
 
@@ -97,16 +101,6 @@ def one_line(error: object) -> str:
     """The message of an exception on one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
-
-
-def check_size(what: str, dims: Iterable[int], itemsize: float) -> tuple[int, ...]:
-    """``dims`` as a shape; ModelError if one is negative or the tensor is beyond MAX_TENSOR_BYTES."""
-    shape = tuple(int(d) for d in dims)
-    if any(d < 0 for d in shape):
-        raise ModelError(f"{what} has shape {shape}: dimensions must not be negative")
-    if math.prod(shape) * itemsize > MAX_TENSOR_BYTES:
-        raise ModelError(f"{what} of shape {shape} needs more than {MAX_TENSOR_BYTES >> 30} GiB; check the shapes")
-    return shape
 
 
 def node_name(node: NodeProto) -> str:

@@ -6,10 +6,18 @@ import operator
 from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto
+from onnx import ModelProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from coexec.errors import InputError, ModelError
-from coexec.frontends.onnx_read import ReadModel, check_size, one_line, to_dtype
+from coexec.frontends.onnx_import import attribute_value, static_spec
+from coexec.frontends.onnx_node import OnnxNode
+from coexec.frontends.onnx_ops import convert
+from coexec.frontends.onnx_read import ReadModel, node_name, one_line, to_dtype
+from coexec.layout import Shape
+from coexec.ops.base import ArraySpec
+from coexec.ops.operands import check_size
+
+POOLS = ("AveragePool", "LpPool", "MaxPool")
 
 Dims = list[int | str | None]
 """Dimensions as the model states them: a number, a symbol, or None."""
@@ -35,14 +43,58 @@ def fix_shapes(read: ReadModel, input_shapes: Mapping[str, Sequence[int]] | None
     for name, value in values.items():
         shape = given[name] if name in given else _resolve(name, dims[name], symbols)
         _set_shape(value, shape)
-    # Declared output shapes may still hold symbols or another batch size.
+    types = {value.name: value.type for value in proto.graph.input}
     for value in proto.graph.output:
-        if value.type.HasField("tensor_type"):
+        if value.name in types:  # an output that is an input or a large initializer itself
+            value.type.CopyFrom(types[value.name])
+        elif value.type.HasField("tensor_type"):
+            # Declared shapes may still hold symbols or another batch size.
             value.type.tensor_type.ClearField("shape")
+    return _infer(proto, read)
+
+
+def _infer(proto: ModelProto, read: ReadModel) -> ModelProto:
+    """The model with the shapes that ONNX finds, except those of poolings that round up, which are ours.
+
+    ONNX counts a last window that starts in the padding, runtimes leave it out. Where that matters ONNX cannot be
+    asked to be strict; the importer infers every node again, alone, and is.
+    """
+    strict = True
+    for node in proto.graph.node:
+        if node.op_type not in POOLS or not any(a.name == "ceil_mode" and a.i for a in node.attribute):
+            continue
+        graph = _infer_once(proto, read.source, strict=False).graph
+        types = {v.name: v.type for v in (*graph.input, *graph.value_info, *graph.output)}
+        shape = _pooled(node, static_spec(types.get(node.input[0])), read.opset)
+        expected = static_spec(types.get(node.output[0]))
+        if shape is None or expected is None or shape == expected.shape:
+            continue
+        given = [value for value in proto.graph.output if value.name == node.output[0]]
+        for value in given or [proto.graph.value_info.add()]:
+            value.CopyFrom(ValueInfoProto(name=node.output[0], type=types[node.output[0]]))
+            _set_shape(value, shape)
+        strict = False
+    return _infer_once(proto, read.source, strict)
+
+
+def _infer_once(proto: ModelProto, source: str, strict: bool) -> ModelProto:
     try:
-        return onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=True)
+        return onnx.shape_inference.infer_shapes(proto, strict_mode=strict, data_prop=True)
     except Exception as error:  # InferenceError, and C++ exceptions of other types
-        raise ModelError(f"{read.source}: shapes do not fit together: {one_line(error)}") from error
+        raise ModelError(f"{source}: shapes do not fit together: {one_line(error)}") from error
+
+
+def _pooled(node: NodeProto, spec: ArraySpec | None, opset: int) -> Shape | None:
+    """The output's shape by coexec's own op; None where the importer will have to refuse the node."""
+    if spec is None:
+        return None
+    name, (inputs, outputs) = node_name(node), (tuple(node.input), tuple(node.output))
+    attributes = {a.name: attribute_value(a, name) for a in node.attribute}
+    described = OnnxNode(name, node.op_type, "", opset, attributes, inputs, outputs, (spec,), (None,), (None,))
+    try:
+        return convert(described).op.infer([spec])[0].shape
+    except ModelError:
+        return None
 
 
 def _given_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import element_count, required
@@ -27,6 +28,8 @@ class ArgReduce(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
+        if not x.shape[self.axis]:
+            raise ModelError(f"arg_reduce: an input of shape {x.shape} has no elements along axis {self.axis}")
         return (ArraySpec(reduced_shape(x.shape, (self.axis,), self.keepdims), np.dtype(np.int64)),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:

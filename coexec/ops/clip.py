@@ -10,7 +10,7 @@ import numpy as np
 
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
-from coexec.ops.operands import optional, required
+from coexec.ops.operands import check_scalar, optional, required
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Clip(Op):
         return True
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
+        for limit in (optional(inputs, 1), optional(inputs, 2)):
+            check_scalar(limit, self.kind)
         return (required(inputs, 0, self.kind),)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:

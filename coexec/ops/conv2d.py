@@ -12,6 +12,7 @@ from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
 from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
+from coexec.ops.operands import check_bias, check_size
 
 
 def conv_output(size: Ints, kernel: Ints, stride: Ints, pads: Ints, dilation: Ints) -> Ints:
@@ -71,6 +72,8 @@ class Conv2d(SplitOp):
             raise ModelError(
                 f"conv2d: weight of shape {weight.shape} does not fit {self.C_in} input channels, {self.groups} groups"
             )
+        check_bias(inputs, 2, self.C_out, self.kind)
+        check_size("conv2d: padded input", self.padded_shape, x.dtype.itemsize)
         if self.OH < 1 or self.OW < 1:
             raise ModelError(f"conv2d: kernel {self.KH}x{self.KW} is larger than the padded input {self.H}x{self.W}")
         return (ArraySpec((self.N, self.C_out, self.OH, self.OW), x.dtype),)

@@ -11,7 +11,7 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
-from coexec.ops.operands import accumulator, channels_last, element_count, optional, required
+from coexec.ops.operands import accumulator, channels_last, check_bias, element_count, optional, required
 from coexec.ops.window import Window
 
 
@@ -33,6 +33,7 @@ class ConvNd(Op):
         expected = (x.shape[1] // self.groups, *self.window.kernel)
         if weight.shape[1:] != expected or x.shape[1] % self.groups or weight.shape[0] % self.groups:
             raise ModelError(f"conv_nd: weight of shape {weight.shape} does not fit an input of shape {x.shape}")
+        check_bias(inputs, 2, weight.shape[0], self.kind)
         size = self.window.output_size(x.shape[2:], self.kind)
         return (ArraySpec((x.shape[0], weight.shape[0], *size), x.dtype),)
 

@@ -11,7 +11,7 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
-from coexec.ops.operands import accumulator, channels_last, element_count, optional, required
+from coexec.ops.operands import accumulator, channels_last, check_bias, element_count, optional, required
 from coexec.ops.window import Window
 
 
@@ -36,6 +36,7 @@ class ConvTranspose(Op):
         x, weight = required(inputs, 0, self.kind), required(inputs, 1, self.kind)
         if weight.shape[0] != x.shape[1] or x.shape[1] % self.groups or weight.shape[2:] != self.window.kernel:
             raise ModelError(f"conv_transpose: weight of shape {weight.shape} does not fit an input {x.shape}")
+        check_bias(inputs, 2, weight.shape[1] * self.groups, self.kind)
         return (ArraySpec((x.shape[0], weight.shape[1] * self.groups, *self.output_size), x.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:

@@ -50,8 +50,8 @@ class Tile(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
-        if len(self.repeats) != len(x.shape):
-            raise ModelError(f"tile: {len(self.repeats)} repeats for an input of shape {x.shape}")
+        if len(self.repeats) != len(x.shape) or min(self.repeats, default=0) < 0:
+            raise ModelError(f"tile: repeats {self.repeats} do not fit an input of shape {x.shape}")
         return (ArraySpec(tuple(s * r for s, r in zip(x.shape, self.repeats, strict=True)), x.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
@@ -59,5 +59,7 @@ class Tile(Op):
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x = required(inputs, 0, self.kind)
+        if not x.size:
+            return
         for place in product(*map(range, self.repeats)):
             outputs[0][tuple(slice(i * s, (i + 1) * s) for i, s in zip(place, x.shape, strict=True))] = x

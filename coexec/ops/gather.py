@@ -51,7 +51,8 @@ class GatherElements(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x, indices = required(inputs, 0, self.kind), required(inputs, 1, self.kind)
-        if len(x.shape) != len(indices.shape):
+        others = [i <= s for axis, (i, s) in enumerate(zip(indices.shape, x.shape, strict=False)) if axis != self.axis]
+        if len(x.shape) != len(indices.shape) or not all(others):
             raise ModelError(f"gather_elements: indices of shape {indices.shape} for an input of shape {x.shape}")
         return (ArraySpec(indices.shape, x.dtype),)
 

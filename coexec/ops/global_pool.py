@@ -29,8 +29,8 @@ class GlobalPool(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
-        if len(x.shape) < 3:
-            raise ModelError(f"global_pool: input of shape {x.shape} has no spatial axes")
+        if len(x.shape) < 3 or 0 in x.shape[2:]:
+            raise ModelError(f"global_pool: input of shape {x.shape} has no positions")
         return (ArraySpec((*x.shape[:2], *(1,) * (len(x.shape) - 2)), x.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:

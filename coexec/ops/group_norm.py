@@ -41,6 +41,8 @@ class GroupNorm(Op):
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x, y = required(inputs, 0, self.kind), outputs[0]
+        if not x.size:
+            return
         scale, bias = (self._per_channel(required(inputs, i, self.kind), x) for i in (1, 2))
         axes, work = tuple(range(2, x.ndim)), work_array(y)
         np.subtract(x, self._group_mean(mean(x, axes)), out=work)

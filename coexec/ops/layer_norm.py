@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
+from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import accumulator, broadcast, element_count, optional, required
@@ -29,7 +30,7 @@ class LayerNorm(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x, scale = required(inputs, 0, self.kind), required(inputs, 1, self.kind)
-        broadcast([x.shape, scale.shape], self.kind)
+        _check_affine(x, (scale, optional(inputs, 2)), self.kind)
         axes = tuple(range(self.axis, len(x.shape)))
         statistic = ArraySpec(reduced_shape(x.shape, axes, True), np.dtype(np.float32))
         return (x, *(statistic,) * self.statistics)
@@ -61,7 +62,7 @@ class RMSNorm(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x, scale = required(inputs, 0, self.kind), required(inputs, 1, self.kind)
-        broadcast([x.shape, scale.shape], self.kind)
+        _check_affine(x, (scale,), self.kind)
         return (ArraySpec(x.shape, scale.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
@@ -72,6 +73,12 @@ class RMSNorm(Op):
         work = work_array(y)
         np.multiply(x, inverse_root_mean_square(x, tuple(range(self.axis, x.ndim)), self.epsilon), out=work)
         apply_affine(work, scale, None, y)
+
+
+def _check_affine(x: ArraySpec, parameters: Iterable[ArraySpec | None], kind: str) -> None:
+    shapes = [x.shape, *(p.shape for p in parameters if p is not None)]
+    if broadcast(shapes, kind) != x.shape:
+        raise ModelError(f"{kind}: scale and bias {shapes[1:]} do not broadcast to an input of shape {x.shape}")
 
 
 def inverse_root_mean_square(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:

@@ -12,6 +12,7 @@ from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
 from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
+from coexec.ops.operands import check_bias
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Linear(SplitOp):
         assert x is not None and weight is not None
         if weight.shape != (self.K, self.N) or x.shape[-1:] != (self.K,):
             raise ModelError(f"linear: input {x.shape} does not fit weight {weight.shape}")
+        check_bias(inputs, 2, self.N, self.kind)
         return (ArraySpec((*x.shape[:-1], self.N), x.dtype),)
 
     @property

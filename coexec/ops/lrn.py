@@ -46,8 +46,9 @@ class LRN(Op):
     def _image(self, x: Array, y: Array) -> None:
         squares, channels = x * x, x.shape[-1]
         y[...] = squares
-        for offset in range(-((self.size - 1) // 2), self.size // 2 + 1):
-            if offset and abs(offset) < channels:
+        below, above = (min(reach, channels - 1) for reach in ((self.size - 1) // 2, self.size // 2))
+        for offset in range(-below, above + 1):
+            if offset:
                 low, high = max(0, -offset), min(channels, channels - offset)
                 y[..., low:high] += squares[..., low + offset : high + offset]
         y *= self.alpha / self.size

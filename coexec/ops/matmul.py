@@ -55,7 +55,10 @@ class Gemm(Op):
             raise ModelError(f"gemm: operands of shape {a.shape} and {b.shape} are not matrices")
         left = a.shape[::-1] if self.transpose_a else a.shape
         right = b.shape[::-1] if self.transpose_b else b.shape
-        return (ArraySpec(matmul_shape(left, right), a.dtype),)
+        shape, c = matmul_shape(left, right), optional(inputs, 2)
+        if c is not None and broadcast([shape, c.shape], self.kind) != shape:
+            raise ModelError(f"gemm: c of shape {c.shape} does not broadcast to the product's {shape}")
+        return (ArraySpec(shape, a.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         """Multiply and add counted as two."""

@@ -11,7 +11,7 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
-from coexec.ops.operands import optional, required
+from coexec.ops.operands import check_scalar, optional, required
 
 PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
@@ -31,9 +31,14 @@ class Pad(Op):
 
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
+        check_scalar(optional(inputs, 1), self.kind)
         shape = tuple(size + sum(width) for size, width in zip(x.shape, self.widths, strict=True))
-        if min(shape, default=0) < 0:
+        kept = [size + min(0, a) + min(0, b) for size, (a, b) in zip(x.shape, self.widths, strict=True)]
+        if min(kept, default=0) < 0:
             raise ModelError(f"pad: widths {self.widths} crop more than the input {x.shape} has")
+        copies = [self.mode != "constant" and max(width) > 0 for width in self.widths]
+        if any(copied and not size for copied, size in zip(copies, kept, strict=True)):
+            raise ModelError(f"pad: mode {self.mode} has nothing to copy along an empty axis of {x.shape}")
         return (ArraySpec(shape, x.dtype),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:

@@ -56,8 +56,8 @@ class Pool(Op):
 
 
 def lowest(dtype: np.dtype[Any]) -> Any:
-    """Smallest value of a dtype: what the maximum of nothing is."""
-    return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
+    """Smallest finite value of a dtype: what the maximum of nothing is, in onnxruntime too."""
+    return np.iinfo(dtype).min if dtype.kind in "iu" else np.finfo(dtype).min
 
 
 def _max(op: Pool, x: Array, y: Array) -> None:

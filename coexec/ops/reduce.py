@@ -52,8 +52,8 @@ def sum_of_squares(x: Array, axes: tuple[int, ...]) -> Array:
 
 
 def mean(x: Array, axes: tuple[int, ...]) -> Array:
-    """Mean over ``axes`` (kept as 1)."""
-    return np.asarray(_sum(x, axes) / element_count(x.shape[axis] for axis in axes))
+    """Mean over ``axes`` (kept as 1), 0 of no elements as in onnxruntime."""
+    return np.asarray(_sum(x, axes) / max(1, element_count(x.shape[axis] for axis in axes)))
 
 
 def _sum(x: Array, axes: tuple[int, ...]) -> Array:

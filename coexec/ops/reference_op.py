@@ -38,8 +38,12 @@ class ReferenceOp(Op):
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         feed = {f"i{index}": array for index, array in enumerate(inputs) if self.present[index]}
-        with np.errstate(all="ignore"):
-            results = evaluator(self.model).run(None, feed)
+        try:
+            with np.errstate(all="ignore"):
+                results = evaluator(self.model).run(None, feed)
+        except Exception as error:  # its ops raise what their authors liked
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise ModelError(f"{self.op_type}: ONNX's reference evaluator cannot run it: {reason}") from error
         for output, result in zip(outputs, results, strict=True):
             value = np.asarray(result)
             if value.shape != output.shape:

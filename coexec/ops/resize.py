@@ -59,6 +59,8 @@ class Resize(Op):
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x, y = required(inputs, 0, self.kind), outputs[0]
+        if not y.size:
+            return
         taps = {a.axis: self._taps(a) for a in self.axes}
         if self.mode == "nearest":
             _nearest(x, y, taps)

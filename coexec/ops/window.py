@@ -60,8 +60,12 @@ class Window:
 
     def _axis_taps(self, axis: int, length: int, out: int) -> list[tuple[int, slice, slice]]:
         stride, taps = self.strides[axis], []
-        for tap in range(self.kernel[axis]):
-            offset = tap * self.dilations[axis] - self.begin[axis]
+        begin, dilation = self.begin[axis], self.dilations[axis]
+        # Taps outside these lie in the padding for every output, however large the kernel is.
+        first_tap = max(0, -(-(begin - (out - 1) * stride) // dilation))
+        stop_tap = min(self.kernel[axis], (length - 1 + begin) // dilation + 1)
+        for tap in range(first_tap, stop_tap):
+            offset = tap * dilation - begin
             first = max(0, -(offset // stride))
             stop = min(out, (length - 1 - offset) // stride + 1)
             if first < stop:
@@ -74,5 +78,6 @@ class Window:
         low = -self.begin[axis] if with_padding else 0
         high = length + (self.end[axis] if with_padding else 0)
         starts = np.arange(out, dtype=np.int64) * self.strides[axis] - self.begin[axis]
-        positions = starts[:, None] + np.arange(self.kernel[axis]) * self.dilations[axis]
-        return np.asarray(((positions >= low) & (positions < high)).sum(axis=1), np.int64)
+        kernel, dilation = self.kernel[axis], self.dilations[axis]
+        before, until = (np.clip(-((starts - bound) // dilation), 0, kernel) for bound in (low, high))
+        return np.asarray(until - before, np.int64)

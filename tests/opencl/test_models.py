@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 from coexec import zoo
+from coexec.api import load_graph
 from coexec.device import Session
 from coexec.executor import Executor
 from coexec.experiments.conformance import (
@@ -25,7 +29,7 @@ from coexec.experiments.conformance import (
 from coexec.experiments.network_timing import random_feeds
 from coexec.measure import LayerRig
 from coexec.ops.linear import Linear
-from coexec.planner import Choice, Resources, assemble
+from coexec.planner import Choice, Resources, assemble, share_choices
 from coexec.sync import open_sync
 
 MODELS = list(zoo.MODELS)
@@ -42,6 +46,53 @@ def test_model_equals_onnxruntime(name: str) -> None:
     for result in results:
         assert result.ok, result
         assert result.tensors > 15
+
+
+def without_elements(x: tuple[int, ...], weight: tuple[int, ...], bias: int) -> onnx.ModelProto:
+    """A layer with an axis of size 0, its result joined by an ordinary layer's."""
+    op, rank = ("Conv", 4) if len(x) == 4 else ("Gemm", 2)
+    pads = {"pads": [1, 1, 1, 1]} if op == "Conv" else {}
+    nodes = [
+        helper.make_node(op, ["x", "w", "b"], ["y"], **pads),
+        helper.make_node("Relu", ["y"], ["z"]),
+        helper.make_node("MatMul", ["m", "k"], ["n"]),
+    ]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", x), ("m", (4, 16)))]
+    outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None] * r) for n, r in (("z", rank), ("n", 2))]
+    shapes = {"w": weight, "b": (bias,), "k": (16, 32)}
+    constants = [numpy_helper.from_array(np.ones(shape, np.float32), name) for name, shape in shapes.items()]
+    graph = helper.make_graph(nodes, "empty", inputs, outputs, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+EMPTY = [
+    ((0, 3), (3, 4), 4),
+    ((2, 0), (0, 4), 4),
+    ((2, 3), (3, 0), 0),
+    ((0, 3, 5, 5), (4, 3, 3, 3), 4),
+    ((1, 0, 5, 5), (4, 0, 3, 3), 4),
+    ((1, 3, 5, 5), (0, 3, 3, 3), 0),
+]
+
+
+@pytest.mark.parametrize(("x", "weight", "bias"), EMPTY, ids=str)
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_layers_without_elements(
+    opencl_link: Link, x: tuple[int, ...], weight: tuple[int, ...], bias: int, share: float
+) -> None:
+    """Only the layer beside them is on the GPU side."""
+    model = without_elements(x, weight, bias)
+    graph, sync = load_graph(model), open_sync(Session(opencl_link.info, 1), opencl_link.sync)
+    assert [node.op.kind for node in graph.split_nodes()] == ["linear"]
+    use = Resources("", "", sync.session.traits, 1, sync.name)
+    executor, feeds = Executor(graph, sync, 1), random_feeds(graph)
+    executor.load(assemble(graph, share_choices(graph, "channel", share), None, use))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for _ in range(2):
+        got = executor.run(feeds)
+        for name, expected in zip(("z", "n"), session.run(["z", "n"], feeds), strict=True):
+            assert got[name].shape == expected.shape
+            np.testing.assert_allclose(got[name], expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.opencl

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,8 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from coexec.api import partition
+from coexec.errors import InputError, ModelError
 from coexec.frontends.onnx_node import Converted, OnnxNode
 from coexec.frontends.onnx_ops import convert
 from coexec.layout import Array, Layout
@@ -64,6 +67,61 @@ class Case:
         options.log_severity_level = 3
         session = ort.InferenceSession(self.model().SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, feed))
+
+
+def whole_model(case: Case) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The case as a model for load_onnx, its constants as initializers, and what to feed it."""
+    model = case.model()
+    types = {v.name: v.type for v in onnx.shape_inference.infer_shapes(model).graph.output}
+    for value in model.graph.output:
+        value.type.tensor_type.elem_type = types[value.name].tensor_type.elem_type or onnx.TensorProto.FLOAT
+    constants = {f"x{i}": case.inputs[i] for i in case.constants if i < len(case.inputs)}
+    kept = [value for value in model.graph.input if value.name not in constants]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(numpy_helper.from_array(x, n) for n, x in constants.items() if x is not None)
+    feed = {f"x{i}": x for i, x in enumerate(case.inputs) if x is not None and i not in case.constants}
+    return model, feed
+
+
+def run_onnxruntime(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array]:
+    """All outputs by onnxruntime, without its own rewriting of the graph."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return list(session.run(None, dict(feed)))
+
+
+def run_or_refuse(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[Array] | str:
+    """All outputs by coexec on the CPU, or the one line with which it refuses the model or its values."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return partition(model, device="cpu", cpu_threads=1).run(None, feed)
+    except (ModelError, InputError) as error:
+        assert "\n" not in str(error)
+        return str(error)
+
+
+def assert_like_others_or_refused(
+    model: onnx.ModelProto, feed: Mapping[str, Array], rtol: float = 1e-4, atol: float = 1e-4
+) -> None:
+    """What coexec runs, onnxruntime runs with the same result, or ONNX's reference evaluator where it will not.
+
+    Both refuse some inputs without elements; a result without elements needs no comparison.
+    """
+    outputs = run_or_refuse(model, feed)
+    if isinstance(outputs, str):
+        return
+    try:
+        expected = run_onnxruntime(model, feed)
+    except Exception:  # onnxruntime documents no types for what it refuses
+        if not any(y.size for y in outputs):
+            return
+        expected = [np.asarray(y) for y in ReferenceEvaluator(model).run(None, dict(feed))]
+    assert_same(outputs, expected, rtol, atol)
 
 
 def onnx_node(model: onnx.ModelProto, inputs: Sequence[Array | None], constants: Sequence[int]) -> OnnxNode:

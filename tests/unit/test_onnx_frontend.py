@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
+from single_node import assert_same, run_onnxruntime, run_or_refuse
 
 from coexec.errors import InputError, ModelError
 from coexec.frontends.onnx import load_onnx
@@ -559,6 +560,148 @@ def test_outputs_that_are_inputs_constants_or_doubles_get_memory_of_their_own() 
     assert_like_onnxruntime(model, graph)
 
 
+X23, W23 = RNG.standard_normal((2, 3)).astype(np.float32), RNG.standard_normal((2, 3)).astype(np.float32)
+PIXELS = RNG.standard_normal((1, 2, 5, 5)).astype(np.float32)
+
+
+def node(op: str, inputs: str, outputs: list[str], **attributes: object) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs, **attributes)
+
+
+def wired(
+    nodes: list[onnx.NodeProto],
+    inputs: str,
+    outputs: str,
+    ir_version: int = 8,
+    opset: int = 17,
+    **constants: np.ndarray,
+) -> ModelProto:
+    """A model over x [2, 3], p [1, 2, 5, 5] and n []; names ending in _i or _b are of integers or flags."""
+    shapes = {"x": (2, 3), "p": (1, 2, 5, 5), "n": ()} | {name: value.shape for name, value in constants.items()}
+    kinds = {"i": TensorProto.INT64, "b": TensorProto.BOOL}
+    made = [
+        helper.make_tensor_value_info(name, kinds.get(name.partition("_")[2], TensorProto.FLOAT), shapes.get(name))
+        for name in outputs.split()
+    ]
+    fed = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shapes[name]) for name in inputs.split()]
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "wired", fed, made, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+
+
+RELU = node("Relu", "x", ["y"])
+LARGE = np.ones((2, 1000), np.float32)
+SCALE = np.array([1, 2, 3], np.float32)
+WIRED = {
+    "input is an output": wired([RELU], "x", "x y"),
+    "input is the only output": wired([], "x", "x"),
+    "scalar input is an output": wired([], "n", "n"),
+    "input is an output twice": wired([], "x", "x x"),
+    "input and its copies": wired([node("Identity", "x", ["y"]), node("Identity", "x", ["z"])], "x", "y z x"),
+    "layer's input and output": wired([node("MatMul", "x k", ["y"])], "x", "y x k", k=np.ones((3, 4), np.float32)),
+    "constant is an output": wired([RELU], "x", "y w", w=W23),
+    "large constant is an output": wired([RELU], "x", "w y", w=LARGE),
+    "nothing but a constant": wired([], "", "w", w=W23),
+    "nothing but a large constant": wired([], "", "w", w=LARGE),
+    "used constant is an output": wired([node("Add", "x w", ["y"])], "x", "y w", w=W23),
+    "output twice": wired([RELU], "x", "y y"),
+    "unused input": wired([RELU], "x p", "y"),
+    "all outputs unused": wired([RELU, node("Split", "x", ["a", "b", "c"], axis=1)], "x", "y"),
+    "first output unused": wired([node("MaxPool", "p", ["y", "z_i"], kernel_shape=[2, 2])], "p", "z_i"),
+    "last output left out": wired([node("MaxPool", "p", ["y", ""], kernel_shape=[2, 2])], "p", "y"),
+    "middle output left out": wired([node("LayerNormalization", "x w", ["y", "", "z"])], "x", "y z", w=SCALE),
+    "only the last output used": wired([node("LayerNormalization", "x w", ["y", "m", "z"])], "x", "z", w=SCALE),
+    "middle output unused": wired([node("Split", "x", ["a", "b", "c"], axis=1)], "x", "c a"),
+    "only the mask used": wired([node("Dropout", "x", ["y", "z_b"])], "x", "z_b"),
+    "optional inputs left out": wired([helper.make_node("Clip", ["x", "", ""], ["y"])], "x", "y"),
+    "constants named like ours": wired(
+        [node("Relu", "x", ["w:constant"]), node("Add", "w:constant w", ["y"])], "x", "y w", w=W23
+    ),
+    "tensor named like a converted weight": wired(
+        [
+            helper.make_node("Gemm", ["x", "w"], ["a"], "g", transB=1),
+            node("Relu", "a", ["g:1"]),
+            node("Neg", "g:1", ["y"]),
+        ],
+        "x",
+        "y g:1",
+        w=W23,
+    ),
+    **{
+        f"constant listed as an input, IR {v}": wired([node("Add", "x w", ["y"])], "x w", "y w", v, 9, w=W23)
+        for v in (3, 4, 8)
+    },
+    **{f"large constant listed as an input, IR {v}": wired([RELU], "x w", "y w", v, 9, w=LARGE) for v in (3, 4, 8)},
+}
+
+
+@pytest.mark.parametrize("name", WIRED)
+def test_odd_wiring_runs_as_in_onnxruntime(name: str) -> None:
+    model = WIRED[name]
+    values = {"x": X23, "p": PIXELS, "n": np.array(3, np.float32)}
+    feed = {value.name: values[value.name] for value in model.graph.input if value.name in values}
+    outputs = run_or_refuse(model, feed)
+    assert not isinstance(outputs, str), outputs
+    assert_same(outputs, run_onnxruntime(model, feed), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (wired([RELU], "x", ""), "has no outputs: there is nothing to compute"),
+        (wired([], "x", ""), "holds no graph"),
+        (wired([node("Relu", "x", [""]), RELU], "x", "y"), "is marked single but has an empty string"),
+        (wired([node("Split", "x", ["a", "a", "y"], axis=1)], "x", "y"), "single static assignment"),
+        (
+            wired([node("BatchNormalization", "p s s s s", list("yabcd"))], "p s", "y", 8, 9, s=SCALE[:2]),
+            "training outputs",
+        ),
+        (wired([node("Add", "x w", ["y"])], "x", "y", w=W23.astype(np.float64)), "they must be alike"),
+        (wired([node("BitwiseNot", "x", ["y"])], "x", "y", opset=18), "which the op does not take"),
+        (wired([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.STRING)], "x", "y_i"), "made by no node"),
+    ],
+)
+def test_wiring_that_is_refused(model: ModelProto, message: str) -> None:
+    assert_one_line(lambda: load_onnx(model), message)
+
+
+def test_a_constant_listed_as_an_input_cannot_be_fed() -> None:
+    model = WIRED["constant listed as an input, IR 8"]
+    assert "no input 'w'" in str(run_or_refuse(model, {"x": X23, "w": X23}))
+
+
+# Poolings whose last window would lie in the padding ---------------------------------------------------
+
+
+def rounding_up(b: Builder, x: str, op: str) -> str:
+    """Of 6 x 6 pixels 3 x 3 windows, where ONNX's shape inference counts 4 x 4."""
+    return b.add(op, x, kernel_shape=[2, 2], strides=[3, 3], pads=[1, 1, 1, 1], ceil_mode=1)
+
+
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_shapes_after_a_pooling_that_rounds_up_are_onnxruntimes(op: str) -> None:
+    b = Builder(22, 10)
+    x = b.input("x", 2, 3, 6, 6)
+    first = rounding_up(b, x, op)
+    inner = b.add(op, b.add("Relu", first), kernel_shape=[1, 1], strides=[3, 3], ceil_mode=1)
+    flat = b.add("Flatten", first)
+    dense = b.add("Gemm", flat, b.weights(27, 5), b.weights(5))
+    size = b.add("Concat", b.add("Shape", first), axis=0)
+    again = b.add("Reshape", b.add("Reshape", first, b.constant([-1], np.int64)), size)
+    model = b.model(dense, inner, again, first)
+    graph = load_onnx(model)
+    assert graph.tensors[first].shape == (2, 3, 3, 3)
+    assert graph.tensors[inner].shape == (2, 3, 1, 1)
+    assert_like_onnxruntime(model, graph)
+
+
+def test_shapes_that_contradict_a_pooling_that_rounds_up() -> None:
+    b = Builder(22, 10)
+    flat = b.add("Flatten", rounding_up(b, b.input("x", 2, 3, 6, 6), "MaxPool"))
+    model = b.model(b.add("Gemm", flat, b.weights(48, 5)))
+    assert_one_line(lambda: load_onnx(model), "Gemm")
+
+
 def test_dead_nodes_and_unused_constants_are_dropped() -> None:
     b = Builder()
     x = b.input("x", 1, 4, 5, 5)
@@ -584,6 +727,17 @@ def test_linear_between_convolutions_gets_row_major_twins() -> None:
         assert graph.tensors[name].layout == Layout.plain(4)
     assert graph.tensors["x"].layout == Layout.channels_last(4)
     assert_like_onnxruntime(model, graph)
+
+
+def test_row_major_twin_avoids_the_names_of_constants() -> None:
+    b = Builder()
+    pixels = b.conv(b.input("x", 1, 4, 5, 4))
+    model = b.model(b.add("Add", b.add("MatMul", pixels, b.weights(4, 4)), b.add("Relu", pixels)))
+    (weight,) = [tensor for tensor in model.graph.initializer if tuple(tensor.dims) == (4, 4)]
+    for entry in model.graph.node:
+        if entry.op_type == "MatMul":
+            entry.input[1] = weight.name = f"{pixels}:rows"
+    assert_like_onnxruntime(model, load_onnx(model))
 
 
 def test_linear_residual_in_channels_last_is_copied() -> None:

@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto
-from single_node import Case, assert_same, onnx_node, run_node
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import AttributeProto, ModelProto, TensorProto
+from onnx.defs import get_schema
+from onnx.helper import make_attribute
+from single_node import (
+    Case,
+    assert_like_others_or_refused,
+    assert_same,
+    onnx_node,
+    run_node,
+    run_onnxruntime,
+    run_or_refuse,
+    whole_model,
+)
 
+from coexec.api import load_graph
 from coexec.errors import InputError, ModelError
 from coexec.frontends.onnx_ops import CONVERTERS, convert
 from coexec.layout import Array
@@ -719,7 +735,10 @@ def test_layers_that_can_be_cut_or_fused_are_recognised(
         (Case("", "MaxPool", (X4,), {"kernel_shape": [9, 9]}), "kernel (9, 9) is larger than the padded input (7, 6)"),
         (Case("", "Conv", (X4, f32(2, 3, 3, 3))), "weight of shape (2, 3, 3, 3) does not fit 5 input channels"),
         (Case("", "Add", (f32(2, 3), f32(4))), "shapes (2, 3), (4,) do not broadcast"),
-        (Case("", "Resize", (X4, None, f32(4)), {"mode": "best"}, constants=(2,)), "mode is 'best', which is not one"),
+        (
+            Case("", "Resize", (X4, None, f32(4, low=1)), {"mode": "best"}, constants=(2,)),
+            "mode is 'best', which is not one",
+        ),
         (Case("", "Relu", (X4,), opset=6), "opset 6 is too old"),
         (Case("", "NonZero", (X4,)), "the shape of output 0 depends on the data"),
         (Case("", "Bogus", (X4,)), "neither coexec nor the ONNX reference evaluator implements it"),
@@ -733,6 +752,241 @@ def test_errors_name_node_and_reason(case: Case, message: str) -> None:
     assert text.startswith(f"node 'tested' ({case.op_type}): ")
     assert message in text
     assert "\n" not in text
+
+
+# Nonsense ---------------------------------------------------------------------------------------------
+
+HUGE = 2**62
+NONSENSE: dict[int, tuple[Any, ...]] = {
+    AttributeProto.INT: (-HUGE, -1, 0, 1, 2, 7, HUGE, 1.5, "text", [1, 2]),
+    AttributeProto.FLOAT: (math.nan, math.inf, -math.inf, 0.0, -1.5, "text", [0.5]),
+    AttributeProto.STRING: ("", "nonsense", "VALID", "linear", 1),
+    AttributeProto.FLOATS: ([], [math.nan] * 4, [0.0] * 4, 1.0),
+}
+OTHERS_REFUSE = {"LRN": "both others have limits of their own: odd sizes, positive numbers"}
+
+
+def nonsense(kind: int, valid: Any) -> Iterator[Any]:
+    """Values that an attribute of that type should not have, and some that it may."""
+    if kind != AttributeProto.INTS:
+        yield from NONSENSE.get(kind, ())
+        return
+    valid = list(valid or [1, 1])
+    for number in (-HUGE, -1, 0, 1, 5, HUGE):
+        yield [number] * len(valid)
+        yield [number, *valid[1:]]
+    yield from ([], valid[:-1], [*valid, valid[-1]], valid[::-1], 1.5)
+
+
+def set_attribute(model: ModelProto, name: str, value: Any, kind: int | None = None) -> None:
+    """Give the only node the attribute; ``kind`` is the type of an empty list."""
+    node = model.graph.node[0]
+    rest = [attribute for attribute in node.attribute if attribute.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*rest, make_attribute(name, value, attr_type=kind if value == [] else None)])
+
+
+def attribute_cases() -> list[Any]:
+    """Each attribute of each op, in the first case of that op that names it, else in its first case."""
+    found: dict[tuple[str, int, str], Case] = {}
+    for case in [c for c in CASES if c.opset >= 9]:
+        schema = get_schema(case.op_type, case.opset, "")
+        for name in schema.attributes:
+            key = (case.op_type, schema.since_version, name)
+            if key not in found or (name in case.attributes and name not in found[key].attributes):
+                found[key] = case
+    return [pytest.param(case, name, id=f"{op}-{version}-{name}") for (op, version, name), case in found.items()]
+
+
+@pytest.mark.parametrize(("case", "name"), attribute_cases())
+def test_nonsense_in_an_attribute_is_refused_or_runs_alike(case: Case, name: str) -> None:
+    kind = int(get_schema(case.op_type, case.opset, "").attributes[name].type.value)
+    model, feed = whole_model(case)
+    for value in nonsense(kind, case.attributes.get(name)):
+        set_attribute(model, name, value, kind)
+        if case.op_type in OTHERS_REFUSE:
+            run_or_refuse(model, feed)
+        else:
+            assert_like_others_or_refused(model, feed)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attribute", "value", "message"),
+    [
+        ("Conv", "group", 0, "group is 0, outside 1 to 2147483647"),
+        ("Conv", "strides", [0, 1], "strides is [0, 1], outside 1 to"),
+        ("Conv", "dilations", [-1, 1], "dilations is [-1, 1], outside 1 to"),
+        ("Conv", "pads", [1, 1], "pads has incorrect size"),
+        ("Conv", "pads", [-1, 0, 0, 0], "pads is [-1, 0, 0, 0], outside 0 to"),
+        ("Conv", "kernel_shape", [2, 3], "kernel_shape (2, 3) contradicts the weight"),
+        ("Conv", "auto_pad", "SOME", "auto_pad is 'SOME', which is not one of"),
+        ("MaxPool", "ceil_mode", 7, "ceil_mode is 7, outside 0 to 1"),
+        ("MaxPool", "strides", [2**31, 1], "outside 1 to 2147483647"),
+        ("Elu", "alpha", math.nan, "alpha is nan, not a finite number"),
+        ("GatherND", "batch_dims", -7, "batch_dims is -7, outside 0 to"),
+        ("Split", "num_outputs", 1, "num_outputs is 1, it has 3 outputs"),
+    ],
+)
+def test_error_names_node_op_and_attribute(op_type: str, attribute: str, value: Any, message: str) -> None:
+    case = next(c for c in CASES if c.op_type == op_type and (op_type != "Split" or c.name == "num_outputs"))
+    if op_type == "Conv":
+        case = conv_case(2, 1, 1, 1, "explicit", False)
+    model, feed = whole_model(case)
+    set_attribute(model, attribute, value)
+    refusal = run_or_refuse(model, feed)
+    assert isinstance(refusal, str)
+    assert "tested" in refusal
+    assert op_type in refusal
+    assert message in refusal
+
+
+def nonsense_constants(valid: Array) -> Iterator[Array]:
+    """Other values, lengths, ranks and dtypes for a constant input."""
+    whole_numbers = valid.dtype.kind in "iu"
+    for number in (-HUGE, -2, 0, 1, 7, 2**31, HUGE) if whole_numbers else (math.nan, math.inf, -1, 0, 1e-9, 0.3, 2):
+        if valid.dtype.kind != "b":
+            yield np.full(valid.shape, number, np.int64 if whole_numbers else valid.dtype)
+    flat = valid.reshape(-1)
+    yield from (np.concatenate([flat, flat]), flat[:-1], flat[:0], valid[None], valid.astype(np.int32))
+
+
+def constant_cases() -> list[Any]:
+    """Each small constant input of each op, in its first case."""
+    found = {
+        (case.op_type, get_schema(case.op_type, case.opset, "").since_version, index): (case, index)
+        for case in reversed(CASES)
+        for index in case.constants
+        if case.opset >= 9 and index < len(case.inputs) and case.inputs[index] is not None
+        if np.size(case.inputs[index]) <= 20 and "crop" not in case.name
+    }
+    return [pytest.param(*value, id=f"{op}-{version}-{index}") for (op, version, index), value in found.items()]
+
+
+@pytest.mark.parametrize(("case", "index"), constant_cases())
+def test_nonsense_in_a_constant_is_refused_or_runs_alike(case: Case, index: int) -> None:
+    valid = case.inputs[index]
+    assert valid is not None
+    for value in nonsense_constants(valid):
+        inputs = (*case.inputs[:index], value, *case.inputs[index + 1 :])
+        assert_like_others_or_refused(*whole_model(replace(case, inputs=inputs)))
+
+
+def dtype_cases() -> list[Case]:
+    return list({case.op_type: case for case in reversed(CASES) if case.opset >= 9 and len(case.inputs) > 1}.values())
+
+
+@pytest.mark.parametrize("case", dtype_cases(), ids=str)
+def test_inputs_of_other_dtypes_are_refused_or_run_alike(case: Case) -> None:
+    for index, dtype in product(range(len(case.inputs)), (np.int32, np.float64)):
+        if case.inputs[index] is not None:
+            inputs = [x if i != index or x is None else x.astype(dtype) for i, x in enumerate(case.inputs)]
+            assert_like_others_or_refused(*whole_model(replace(case, inputs=tuple(inputs))))
+
+
+# Axes of size 0 ---------------------------------------------------------------------------------------
+
+
+def emptied(case: Case, axis: int) -> Case:
+    """The case with ``axis`` of its first input empty, and what has to match it in the others."""
+    first = case.inputs[0]
+    assert first is not None
+    inputs: list[Array | None] = [np.take(first, [], axis)]
+    for x in case.inputs[1:]:
+        own = axis - first.ndim + x.ndim if x is not None else -1
+        if case.op_type in ("Conv", "ConvTranspose"):
+            own = {"Conv": 1, "ConvTranspose": 0}[case.op_type] if axis == 1 and x is not None and x.ndim > 1 else -1
+        elif case.op_type in ("BatchNormalization", "GroupNormalization", "InstanceNormalization"):
+            own = 0 if axis == 1 else -1
+        same = x is not None and 0 <= own < x.ndim and (x.shape[own] == first.shape[axis] or x.ndim > 2)
+        inputs.append(np.take(x, [], own) if x is not None and same else x)
+    return replace(case, inputs=tuple(inputs))
+
+
+EMPTY = {(c.op_type, c.opset, c.inputs[0].ndim, c.constants): c for c in CASES if c.inputs[0] is not None}
+
+
+@pytest.mark.parametrize("case", [c for c in EMPTY.values() if c.opset >= 9], ids=str)
+def test_axes_without_elements_are_refused_or_run_alike(case: Case) -> None:
+    assert case.inputs[0] is not None
+    for axis in range(case.inputs[0].ndim):
+        assert_like_others_or_refused(*whole_model(emptied(case, axis)))
+
+
+EMPTY_LAYERS = [
+    *(
+        Case(f"{a}x{b}", "MatMul", (f32(*a), f32(*b)), constants=(1,))
+        for a, b in (
+            ((0, 3), (3, 4)),
+            ((2, 0), (0, 4)),
+            ((2, 3), (3, 0)),
+            ((2, 5, 0), (0, 4)),
+            ((2, 0, 3), (3, 4)),
+            ((0,), (0, 4)),
+        )
+    ),
+    *(
+        Case(f"{a}x{b}", "Gemm", (f32(*a), f32(*b), f32(b[1])), constants=(1, 2))
+        for a, b in (((0, 3), (3, 4)), ((2, 0), (0, 4)), ((2, 3), (3, 0)))
+    ),
+    *(
+        Case(f"{a}x{b}", "Conv", (f32(*a), f32(*b), f32(b[0])), {"pads": [1, 1, 1, 1]}, constants=(1, 2))
+        for a, b in (
+            ((0, 3, 5, 5), (4, 3, 3, 3)),
+            ((1, 0, 5, 5), (4, 0, 3, 3)),
+            ((1, 3, 5, 5), (0, 3, 3, 3)),
+            ((1, 3, 0, 5), (4, 3, 2, 3)),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("case", EMPTY_LAYERS, ids=str)
+def test_layers_without_elements_run_uncut(case: Case) -> None:
+    model, feed = whole_model(case)
+    assert not load_graph(model).split_nodes()
+    outputs = run_or_refuse(model, feed)
+    assert not isinstance(outputs, str)
+    assert_same(outputs, run_onnxruntime(model, feed))
+
+
+# Pooling ----------------------------------------------------------------------------------------------
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Case:
+    op_type, rank = draw(st.sampled_from(["MaxPool", "AveragePool", "LpPool"])), draw(st.integers(1, 2))
+    kernel = draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
+    attributes: dict[str, Any] = {"kernel_shape": kernel, "ceil_mode": draw(st.integers(0, 1))}
+    attributes["strides"] = draw(st.lists(st.integers(1, 5), min_size=rank, max_size=rank))
+    attributes["dilations"] = draw(st.lists(st.integers(1, 3), min_size=rank, max_size=rank))
+    padding = draw(st.sampled_from(["pads", "pads", "pads", "VALID", "SAME_UPPER", "SAME_LOWER"]))
+    if padding == "pads":
+        attributes["pads"] = [draw(st.integers(0, k - 1)) for k in kernel * 2]
+    else:
+        attributes["auto_pad"] = padding
+    if op_type == "AveragePool":
+        attributes["count_include_pad"] = draw(st.integers(0, 1))
+    size = draw(st.lists(st.integers(1, 9), min_size=rank, max_size=rank))
+    return Case("any", op_type, (f32(1, 2, *size),), attributes, opset=22)
+
+
+@given(pools())
+@settings(max_examples=300)
+def test_any_pooling(case: Case) -> None:
+    model, feed = whole_model(case)
+    outputs = run_or_refuse(model, feed)
+    if isinstance(outputs, str):
+        assert "is larger than the padded input" in outputs or "runtimes disagree" in outputs
+        return
+    assert_same(outputs, run_onnxruntime(model, feed), 1e-4, 1e-4)
+
+
+def test_pooling_far_larger_than_its_input_is_quick() -> None:
+    attributes = {"kernel_shape": [2**30, 2**30], "auto_pad": "SAME_UPPER"}
+    for op_type in ("MaxPool", "AveragePool"):
+        (whole,) = run_or_refuse(*whole_model(Case("huge", op_type, (X4,), attributes)))
+        function = np.max if op_type == "MaxPool" else np.mean
+        np.testing.assert_allclose(whole, np.broadcast_to(function(X4, (2, 3), keepdims=True), X4.shape), rtol=1e-4)
 
 
 def test_gather_refuses_indices_outside_the_axis() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from coexec.frontends.converters.reading import fail, integer, integers, is_float, present, shape, spec, text
-from coexec.frontends.converters.windows import explicit_padding, read_window, share_padding, spatial_attribute
+from coexec.frontends.converters.reading import fail, integer, integers, is_float, present, shape, spec
+from coexec.frontends.converters.windows import (
+    auto_pad,
+    explicit_padding,
+    read_window,
+    share_padding,
+    spatial_attribute,
+)
 from coexec.frontends.onnx_node import Converted, OnnxNode
 from coexec.layout import Shape
 from coexec.ops.conv2d import Conv2d
@@ -26,6 +32,8 @@ def conv(node: OnnxNode) -> Converted:
 def conv_transpose(node: OnnxNode) -> Converted:
     x, weight = shape(node, 0), shape(node, 1)
     _check(node, x, weight)
+    if 0 in x[1:]:
+        raise fail(node, f"an input of shape {x} has no channels or positions")
     window, out = _transposed_window(node, x[2:], weight[2:])
     return Converted(ConvTranspose(window, out, integer(node, "group", 1)), node.inputs)
 
@@ -67,11 +75,15 @@ def _transposed_window(node: OnnxNode, size: Shape, kernel: Shape) -> tuple[Wind
     rank = len(size)
     strides, dilations = spatial_attribute(node, "strides", rank), spatial_attribute(node, "dilations", rank)
     extra = integers(node, "output_padding") or (0,) * rank
-    mode, out = text(node, "auto_pad", "NOTSET"), integers(node, "output_shape")
+    if len(extra) != rank or any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        raise fail(node, f"output_padding {extra} does not fit strides {strides} and dilations {dilations}")
+    mode, out = auto_pad(node), integers(node, "output_shape")
     full = [
         (n - 1) * s + d * (k - 1) + 1 + e for n, s, d, k, e in zip(size, strides, dilations, kernel, extra, strict=True)
     ]
     if out is not None:
+        if len(out) not in (rank, rank + 2):
+            raise fail(node, f"output_shape {out} does not fit {rank} spatial axes")
         out = out[-rank:]
     elif mode.startswith("SAME"):
         out = tuple(n * s for n, s in zip(size, strides, strict=True))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from coexec.frontends.converters.reading import (
-    constant,
+    choice,
     fail,
     integer,
     is_float,
@@ -15,6 +15,7 @@ from coexec.frontends.converters.reading import (
     number,
     output_count,
     present,
+    scalar,
     spec,
     text,
 )
@@ -66,9 +67,16 @@ def bit_shift(node: OnnxNode) -> Converted:
     return Converted(Elementwise(f"shift_{direction.lower()}"), node.inputs)
 
 
+def celu(node: OnnxNode) -> Converted:
+    alpha = number(node, "alpha", 1.0)
+    if alpha == 0:
+        raise fail(node, "alpha is 0, by which it divides")
+    return _one_input(node, Unary("celu", alpha))
+
+
 def gelu(node: OnnxNode) -> Converted:
-    kind = "gelu_tanh" if text(node, "approximate", "none") == "tanh" else "gelu"
-    return _one_input(node, Activate(Activation(kind)))
+    approximate = choice(node, "approximate", "none", ("none", "tanh"))
+    return _one_input(node, Activate(Activation("gelu_tanh" if approximate == "tanh" else "gelu")))
 
 
 def swish(node: OnnxNode) -> Converted:
@@ -84,7 +92,9 @@ def clip(node: OnnxNode) -> Converted:
     limits = [index for index in (1, 2) if present(node, index)]
     if not is_float(spec(node, 0)) or any(node.constants[index] is None for index in limits):
         return Converted(Clip(), node.inputs)
-    values = {index: float(np.asarray(node.constants[index]).reshape(())) for index in limits}
+    values = {index: float(scalar(node, index, "a limit")) for index in limits}
+    if any(np.isnan(value) for value in values.values()):
+        raise fail(node, "a limit is not a number")
     return _one_input(node, Activate(Activation("clip", values.get(1, -np.inf), values.get(2, np.inf))))
 
 
@@ -104,9 +114,13 @@ def identity(node: OnnxNode) -> Converted:
 
 def dropout(node: OnnxNode) -> Converted:
     """Inference only: nothing is dropped. Training with a ratio above 0 is random and refused."""
-    training = constant(node, 2, "training_mode") if node.opset >= 12 else None
-    ratio = node.constants[1] if present(node, 1) else np.asarray(0.5)
-    if training is not None and bool(training) and (ratio is None or float(ratio) != 0):
+    if node.opset < 10 and output_count(node) > 1:
+        raise fail(node, "gives out a mask of floats; convert the model to opset 10 or newer")
+    if present(node, 1) and node.constants[1] is not None and not 0 <= scalar(node, 1, "the ratio") < 1:
+        raise fail(node, "the ratio (input 1) is not between 0 and 1")
+    if node.opset >= 12 and present(node, 2) and scalar(node, 2, "training_mode"):
+        if present(node, 1) and scalar(node, 1, "the ratio") == 0:
+            return _one_input(node, Identity(mask=output_count(node) > 1))
         raise fail(node, "is in training mode; export the model for inference")
     return _one_input(node, Identity(mask=output_count(node) > 1))
 

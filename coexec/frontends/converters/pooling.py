@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coexec.frontends.converters.reading import fail, integer, integers, output_count, shape
-from coexec.frontends.converters.windows import read_window
+from coexec.frontends.converters.windows import auto_pad, read_window
 from coexec.frontends.onnx_node import Converted, Converter, OnnxNode
 from coexec.ops.global_pool import GlobalPool
 from coexec.ops.pool import Pool
@@ -38,4 +38,13 @@ def _window(node: OnnxNode) -> Window:
     kernel = integers(node, "kernel_shape")
     if kernel is None:
         raise fail(node, "attribute kernel_shape is missing")
-    return read_window(node, shape(node)[2:], kernel)
+    size = shape(node)[2:]
+    window = read_window(node, size, kernel)
+    if auto_pad(node).startswith("SAME"):
+        # How far the window must reach beyond the input for ceil(size / stride) outputs.
+        missing = [(-(-n // s) - 1) * s + k - n for n, s, k in zip(size, window.strides, kernel, strict=True)]
+        if max(window.dilations) > 1 or min(missing) < 0:
+            raise fail(node, "combines auto_pad SAME with dilations or gaps, where runtimes disagree; write out pads")
+    if any(pad >= k for pads in (window.begin, window.end) for pad, k in zip(pads, kernel, strict=True)):
+        raise fail(node, f"pads {(*window.begin, *window.end)} are not smaller than the kernel {kernel}")
+    return window

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,19 @@ def constant(node: OnnxNode, index: int, what: str) -> Array | None:
     return value
 
 
+def scalar(node: OnnxNode, index: int, what: str) -> Any:
+    """The one number of a constant input that must be there."""
+    value = constant(node, index, what)
+    if value is None or value.size != 1 or value.ndim > 1:
+        raise fail(node, f"{what} (input {index}) must be one number")
+    return value.reshape(-1)[0]
+
+
 def constant_integers(node: OnnxNode, index: int, what: str) -> tuple[int, ...] | None:
     """A constant input of integers; None when it is absent."""
     value = constant(node, index, what)
+    if value is not None and value.ndim > 1:
+        raise fail(node, f"{what} (input {index}) has shape {value.shape}, it must be a list of numbers")
     return None if value is None else tuple(int(item) for item in value.reshape(-1))
 
 
@@ -108,6 +119,14 @@ def axes_by_opset(node: OnnxNode, first_input_opset: int, index: int = 1) -> tup
     if node.opset < first_input_opset:
         return integers(node, "axes")
     return constant_integers(node, index, "axes")
+
+
+def distinct_axes(node: OnnxNode, axes: Sequence[int], rank: int) -> list[int]:
+    """``axes`` counted from the front, none of them twice."""
+    normalized = [normalized_axis(node, axis, rank) for axis in axes]
+    if len(set(normalized)) < len(normalized):
+        raise fail(node, f"axes {tuple(axes)} name an axis twice")
+    return normalized
 
 
 def output_count(node: OnnxNode) -> int:

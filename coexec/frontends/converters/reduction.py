@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from coexec.frontends.converters.reading import axes_by_opset, axis_attribute, integer, normalized_axis, shape
+from coexec.frontends.converters.reading import (
+    axes_by_opset,
+    axis_attribute,
+    fail,
+    integer,
+    is_float,
+    normalized_axis,
+    shape,
+    spec,
+)
 from coexec.frontends.onnx_node import Converted, Converter, OnnxNode
 from coexec.ops.arg_reduce import ArgReduce
 from coexec.ops.reduce import Reduce
@@ -13,6 +22,8 @@ def reduce(function: str, axes_input_opset: int = 18) -> Converter:
 
     def convert(node: OnnxNode) -> Converted:
         rank = len(shape(node))
+        if function.startswith("log") and not is_float(spec(node, 0)):
+            raise fail(node, "takes the logarithm of integers; cast them to float32")
         axes = axes_by_opset(node, axes_input_opset)
         if not axes:
             axes = () if integer(node, "noop_with_empty_axes", 0) else tuple(range(rank))

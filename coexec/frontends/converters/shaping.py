@@ -9,12 +9,12 @@ from coexec.frontends.converters.reading import (
     axis_attribute,
     choice,
     constant_integers,
+    distinct_axes,
     fail,
     integer,
     integers,
     normalized_axis,
     number,
-    output_count,
     present,
     required_integers,
     shape,
@@ -40,6 +40,8 @@ def reshape(node: OnnxNode) -> Converted:
         if any(size == 0 and axis >= len(x) for axis, size in enumerate(wanted)):
             raise fail(node, f"the shape {wanted} copies an axis that the input {x} does not have")
         wanted = [x[axis] if size == 0 else size for axis, size in enumerate(wanted)]
+    if min(wanted, default=0) < -1 or wanted.count(-1) > 1:
+        raise fail(node, f"the shape {wanted} has sizes below -1 or leaves two open")
     if -1 in wanted:
         rest = element_count(size for size in wanted if size != -1)
         if not rest or element_count(x) % rest:
@@ -58,18 +60,18 @@ def flatten(node: OnnxNode) -> Converted:
 
 def squeeze(node: OnnxNode) -> Converted:
     x, axes = shape(node), axes_by_opset(node, 13)
-    if axes is None:
+    if not axes:
         return _reshape(node, tuple(size for size in x if size != 1))
     dropped = {normalized_axis(node, axis, len(x)) for axis in axes}
+    if any(x[axis] != 1 for axis in dropped):
+        raise fail(node, f"axes {axes} of an input of shape {x} are not all 1")
     return _reshape(node, tuple(size for axis, size in enumerate(x) if axis not in dropped))
 
 
 def unsqueeze(node: OnnxNode) -> Converted:
     x, axes = shape(node), axes_by_opset(node, 13) or ()
     rank = len(x) + len(axes)
-    added, rest = {normalized_axis(node, axis, rank) for axis in axes}, iter(x)
-    if len(added) != len(axes):
-        raise fail(node, f"axes {axes} name an axis twice")
+    added, rest = distinct_axes(node, axes, rank), iter(x)
     return _reshape(node, tuple(1 if axis in added else next(rest) for axis in range(rank)))
 
 
@@ -86,9 +88,11 @@ def split(node: OnnxNode) -> Converted:
     axis = axis_attribute(node, 0)
     sizes = integers(node, "split") if node.opset < 13 else constant_integers(node, 1, "the split")
     if sizes is None:
-        length, count = shape(node)[axis], integer(node, "num_outputs", output_count(node))
+        length, count = shape(node)[axis], len(node.outputs)
         step = -(-length // count)
         sizes = tuple(max(0, min(step, length - i * step)) for i in range(count))
+    if len(sizes) != len(node.outputs) or min(sizes) < 0:
+        raise fail(node, f"the split {sizes} does not fit {len(node.outputs)} outputs")
     return Converted(Split(axis, sizes), node.inputs[:1])
 
 
@@ -104,11 +108,17 @@ def slice_(node: OnnxNode) -> Converted:
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise fail(node, f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not fit together")
     ranges = [(0, size, 1) for size in x]
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = normalized_axis(node, axis, len(x))
-        bounds = slice(start, end, step).indices(x[axis])
-        ranges[axis] = bounds if len(range(*bounds)) else (0, 0, 1)
+    for start, end, axis, step in zip(starts, ends, distinct_axes(node, axes, len(x)), steps, strict=True):
+        ranges[axis] = _clamped(start, end, step, x[axis])
     return Converted(Slice(tuple(ranges)), node.inputs[:1])
+
+
+def _clamped(start: int, end: int, step: int, size: int) -> tuple[int, int, int]:
+    """ONNX's rule, not Python's: going down, a start before the axis still means its first element."""
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    first, stop = (at + size if at < 0 else at for at in (start, end))
+    bounds = (min(max(first, 0), high), min(max(stop, low), high), step)
+    return bounds if len(range(*bounds)) else (0, 0, 1)
 
 
 def pad(node: OnnxNode) -> Converted:
@@ -124,8 +134,8 @@ def pad(node: OnnxNode) -> Converted:
     if len(pads) != 2 * len(axes):
         raise fail(node, f"{len(pads)} pads do not fit {len(axes)} axes")
     widths = [(0, 0)] * rank
-    for i, axis in enumerate(axes):
-        widths[normalized_axis(node, axis, rank)] = (pads[i], pads[len(axes) + i])
+    for i, axis in enumerate(distinct_axes(node, axes, rank)):
+        widths[axis] = (pads[i], pads[len(axes) + i])
     return Converted(Pad(tuple(widths), mode), inputs)
 
 

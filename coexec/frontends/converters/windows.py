@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coexec.frontends.converters.reading import fail, integer, integers, text
+from coexec.frontends.converters.reading import choice, fail, integer, integers
 from coexec.frontends.onnx_node import OnnxNode
 from coexec.layout import Shape
 from coexec.ops.window import Window
@@ -14,7 +14,7 @@ def read_window(node: OnnxNode, size: Shape, kernel: Shape) -> Window:
     strides, dilations = spatial_attribute(node, "strides", rank), spatial_attribute(node, "dilations", rank)
     if len(kernel) != rank:
         raise fail(node, f"kernel {kernel} does not fit an input with spatial shape {size}")
-    mode = text(node, "auto_pad", "NOTSET")
+    mode = auto_pad(node)
     begin, end = (0,) * rank, (0,) * rank
     if mode in ("SAME_UPPER", "SAME_LOWER"):
         totals = [
@@ -24,16 +24,21 @@ def read_window(node: OnnxNode, size: Shape, kernel: Shape) -> Window:
         begin, end = share_padding(totals, mode == "SAME_UPPER")
     elif mode == "NOTSET":
         begin, end = explicit_padding(node, rank)
-    elif mode != "VALID":
-        raise fail(node, f"auto_pad is {mode!r}, not NOTSET, VALID, SAME_UPPER or SAME_LOWER")
-    ceil_mode = mode == "NOTSET" and bool(integer(node, "ceil_mode", 0))
-    return Window(kernel, strides, begin, end, dilations, ceil_mode)
+    return Window(kernel, strides, begin, end, dilations, bool(integer(node, "ceil_mode", 0)))
+
+
+def auto_pad(node: OnnxNode) -> str:
+    """Attribute ``auto_pad``, which leaves no room for pads of the node's own."""
+    mode = choice(node, "auto_pad", "NOTSET", ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"))
+    if mode != "NOTSET" and any(integers(node, "pads") or ()):
+        raise fail(node, f"has both auto_pad {mode} and pads; leave one out")
+    return mode
 
 
 def spatial_attribute(node: OnnxNode, name: str, rank: int) -> tuple[int, ...]:
-    """A positive integer per spatial axis, 1 by default."""
+    """An integer per spatial axis, 1 by default."""
     values = integers(node, name) or (1,) * rank
-    if len(values) != rank or min(values) < 1:
+    if len(values) != rank:
         raise fail(node, f"{name} {values} does not fit {rank} spatial axes")
     return values
 
@@ -41,7 +46,7 @@ def spatial_attribute(node: OnnxNode, name: str, rank: int) -> tuple[int, ...]:
 def explicit_padding(node: OnnxNode, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Attribute ``pads`` as padding before and after."""
     pads = integers(node, "pads") or (0,) * (2 * rank)
-    if len(pads) != 2 * rank or min(pads) < 0:
+    if len(pads) != 2 * rank:
         raise fail(node, f"pads {pads} does not fit {rank} spatial axes")
     return pads[:rank], pads[rank:]
 
