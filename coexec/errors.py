@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+LONGEST = 600
+"""Characters of a message; of a longer one (a damaged file's text may be in it) the middle is left out."""
+
 
 class CoexecError(Exception):
     """Base of every documented error. ``exit_code`` is what the command line returns for it."""
 
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.splitlines())
+        if len(line) > LONGEST:
+            line = f"{line[: LONGEST // 2]} ... {line[-(LONGEST // 2 - 5) :]}"  # what to do stands at the end
+        super().__init__(line)
 
 
 class ModelError(CoexecError):
