@@ -299,6 +299,17 @@ def test_failure_leaves_the_output_as_it_was(folder: Path, tmp_path: Path, words
     assert list(tmp_path.iterdir()) == [target]
 
 
+@pytest.mark.parametrize("value", ["x" * 70_000, "a b " * 20_000, "two\nlines\u2028three\r", "x" * 199])
+def test_messages_keep_their_sense_whatever_is_quoted(value: str) -> None:
+    from coexec.errors import ProfileError
+
+    text = str(ProfileError(f"{value} cannot be read; make it again"))
+    assert len(text.splitlines()) == 1 and len(text) <= 600
+    assert text.endswith("cannot be read; make it again")
+    text = str(ProfileError(f"{'x' * 5000} cannot be read: {'x' * 5000}; make it again"))
+    assert " cannot be read: " in text and text.endswith("make it again") and len(text) <= 600
+
+
 FAULT = (
     "import coexec.cli.device_report as d\ndef fail(): raise RuntimeError('boom\\nsecond line')\nd.device_report = fail"
 )
