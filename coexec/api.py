@@ -98,6 +98,10 @@ def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = No
 def build(graph: Graph, plan: Plan) -> Model:
     """Bind a plan to this machine."""
     check_plan(plan, graph)
+    if plan.cpu_threads > cpu_cores():
+        raise PlanError(
+            f"the plan uses {plan.cpu_threads} CPU threads, this process may use {cpu_cores()} cores; make it again"
+        )
     if plan.device == "":
         return Model(graph, plan, Executor(graph, None, plan.cpu_threads))
     try:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
+import msgspec
+from msgspec import Meta
+
+from coexec.documents import Count, Duration, Size, Workers, checked, parse, read_bytes
 from coexec.errors import PlanError
-from coexec.graph import Graph
+from coexec.graph import Graph, Node
 from coexec.ops.base import Axis, SplitOp
 
 SCHEMA = 1
@@ -32,20 +35,19 @@ class Task:
     side: Side
     node: str
     axis: Axis
-    start: int
-    stop: int
+    start: Count
+    stop: Count
     implementation: str
-    wait_for: int = 0
+    wait_for: Count
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the planner expects of one layer, in microseconds (``sync_us`` is within ``predicted_us``)."""
 
-    cpu_us: float
-    gpu_us: float
-    sync_us: float
-    predicted_us: float
+    cpu_us: Duration
+    gpu_us: Duration
+    sync_us: Duration
+    predicted_us: Duration
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class LayerPlan:
 class Plan:
     """Tasks for one model on one device, and what they are expected to cost.
 
+    The annotations are also the schema of a plan file, as those of `Task` and `Costs` are.
+
     Attributes:
         model, signature: name and structure hash of the graph that it belongs to.
         device: id of the OpenCL device, "" for none.
@@ -91,15 +95,15 @@ class Plan:
     signature: str
     device: str
     device_name: str
-    compute_units: int
-    cpu_threads: int
+    compute_units: Annotated[int, Meta(ge=0, le=1 << 16)]
+    cpu_threads: Workers
     sync: str
     tasks: tuple[Task, ...]
-    units: Mapping[str, tuple[str, int]] = field(repr=False)
+    units: Mapping[str, tuple[str, Size]] = field(repr=False)
     costs: Mapping[str, Costs]
-    predicted_ms: float
+    predicted_ms: Duration
     costs_from: str
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Duration]
 
     @property
     def layers(self) -> list[LayerPlan]:
@@ -121,7 +125,7 @@ class Plan:
                     units=whole,
                     cpu_impl=cpu[0].implementation if cpu else "",
                     gpu_impl=gpu[0].implementation if gpu else "",
-                    **asdict(cost),
+                    **msgspec.structs.asdict(cost),
                 )
             )
         return rows
@@ -141,34 +145,15 @@ class Plan:
             "predicted_ms": self.predicted_ms,
             "options": dict(self.options),
             "units": {name: list(value) for name, value in self.units.items()},
-            "costs": {name: asdict(cost) for name, cost in self.costs.items()},
+            "costs": {name: msgspec.structs.asdict(cost) for name, cost in self.costs.items()},
             "tasks": [asdict(task) for task in self.tasks],
             "layers": [asdict(layer) for layer in self.layers],
         }
 
     @staticmethod
-    def from_json(data: Any) -> Plan:
-        """The plan that ``to_json`` gave; PlanError if it is anything else."""
-        try:
-            if data["schema"] != SCHEMA:
-                raise PlanError(f"the plan has schema {data['schema']!r}, this version reads {SCHEMA}; make it again")
-            plan = Plan(
-                model=_text(data["model"]),
-                signature=_text(data["signature"]),
-                device=_text(data["device"]),
-                device_name=_text(data["device_name"]),
-                compute_units=_count(data["compute_units"]),
-                cpu_threads=_count(data["cpu_threads"]),
-                sync=_text(data["sync"]),
-                tasks=tuple(_task(entry) for entry in data["tasks"]),
-                units={_text(k): (_text(op), _count(units)) for k, (op, units) in data["units"].items()},
-                costs={_text(k): Costs(**{n: _number(x) for n, x in v.items()}) for k, v in data["costs"].items()},
-                predicted_ms=_number(data["predicted_ms"]),
-                costs_from=_text(data["costs_from"]),
-                options={_text(k): _number(v) for k, v in data["options"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-            raise PlanError(f"the plan is damaged ({type(error).__name__}: {error}); make it again") from error
+    def from_json(data: Any, what: str = "the plan") -> Plan:
+        """The plan that ``to_json`` gave; PlanError, which calls it ``what``, if it is anything else."""
+        plan = checked(data, Plan, SCHEMA, what, PlanError, "make it again")
         _check_sides(plan)
         return plan
 
@@ -177,7 +162,7 @@ class Plan:
         target = Path(path)
         draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         try:
-            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
             draft.replace(target)
         except OSError as error:
             draft.unlink(missing_ok=True)
@@ -186,15 +171,9 @@ class Plan:
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:
         """Read a plan file; PlanError with one line if it is missing or damaged."""
-        try:
-            text = Path(path).read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"cannot read the plan {os.fspath(path)}: {error}") from error
-        try:
-            data = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise PlanError(f"{os.fspath(path)} is not a plan (no JSON: {error}); make it again") from error
-        return Plan.from_json(data)
+        what = f"the plan {os.fspath(path)}"
+        content = read_bytes(Path(path), what, PlanError)
+        return Plan.from_json(parse(content, what, PlanError, "make it again"), what)
 
     def __str__(self) -> str:
         lines = [
@@ -227,8 +206,8 @@ def check_plan(plan: Plan, graph: Graph) -> None:
     splittable = {node.name for node in graph.split_nodes()}
     for node in graph.nodes:
         _check_cover(node.name, node.op if node.name in splittable else None, by_node[node.name])
-    for name in splittable:
-        _check_units(plan, name, by_node[name])
+    for node in graph.split_nodes():
+        _check_units(plan, node, by_node[node.name])
     waits = add_waits(graph, plan.tasks)
     _check_order(graph, plan.tasks)
     before: dict[Side, int] = {"cpu": 0, "gpu": 0}
@@ -242,10 +221,9 @@ def check_plan(plan: Plan, graph: Graph) -> None:
 
 def _check_sides(plan: Plan) -> None:
     """What can be told of a plan without its model."""
-    if plan.cpu_threads < 1 or (plan.device != "") != (plan.compute_units > 0):
+    if (plan.device != "") != (plan.compute_units > 0):
         raise PlanError(
-            f"the plan has {plan.compute_units} compute units of device {plan.device!r} and {plan.cpu_threads} CPU "
-            "threads, which cannot be; make it again"
+            f"the plan has {plan.compute_units} compute units of device {plan.device!r}, which cannot be; make it again"
         )
     if plan.device == "" and any(task.side == "gpu" for task in plan.tasks):
         raise PlanError("the plan puts layers on a GPU but names no device; make it again")
@@ -254,18 +232,22 @@ def _check_sides(plan: Plan) -> None:
         raise PlanError("the plan's layers are not those of its tasks; make it again")
 
 
-def _check_units(plan: Plan, name: str, tasks: Sequence[Task]) -> None:
+def _check_units(plan: Plan, node: Node, tasks: Sequence[Task]) -> None:
     """The layer's entry in the table of units, and its implementations."""
     from coexec.backends.cpu import CPU_BY_NAME
     from coexec.kernels import KERNEL_BY_NAME
 
-    kind, units = plan.units.get(name, ("", 0))
-    if tasks[0].axis != "none" and units != max(task.stop for task in tasks):
-        raise PlanError(f"the plan counts {units} units of {name!r}, its parts have others; make it again")
+    assert isinstance(node.op, SplitOp)
+    expected = (node.op.kind, node.op.units(tasks[0].axis))
+    found = plan.units.get(node.name, ("", 0))
+    if found != expected:
+        raise PlanError(f"the plan counts {found} units of {node.name!r}, not {expected}; make it again")
     for task in tasks:
         known: Mapping[str, Any] = CPU_BY_NAME if task.side == "cpu" else KERNEL_BY_NAME
-        if task.implementation and getattr(known.get(task.implementation), "kind", "") != kind:
-            raise PlanError(f"the plan runs {name!r} by {task.implementation!r}, which is no such code; make it again")
+        if task.implementation and getattr(known.get(task.implementation), "kind", "") != node.op.kind:
+            raise PlanError(
+                f"the plan runs {node.name!r} by {task.implementation!r}, which is no such code; make it again"
+            )
 
 
 def _check_order(graph: Graph, tasks: Sequence[Task]) -> None:
@@ -302,36 +284,3 @@ def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
         or any(a >= b or b % op.step(axis) for a, b in ranges)
     ):
         raise PlanError(f"the plan's parts of {name!r} do not make up the layer; make it again")
-
-
-def _task(entry: Mapping[str, Any]) -> Task:
-    task = Task(
-        side=entry["side"],
-        node=_text(entry["node"]),
-        axis=entry["axis"],
-        start=_count(entry["start"]),
-        stop=_count(entry["stop"]),
-        implementation=_text(entry["implementation"]),
-        wait_for=_count(entry["wait_for"]),
-    )
-    if task.side not in get_args(Side) or task.axis not in get_args(Axis):
-        raise PlanError(f"the plan has a task that makes no sense ({dict(entry)}); make it again")
-    return task
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text was expected, not {str(value)[:40]}")
-    return value
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(f"a whole number from 0 was expected, not {str(value)[:40]}")
-    return value
-
-
-def _number(value: Any) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError(f"a finite number was expected, not {str(value)[:40]}")
-    return float(value)

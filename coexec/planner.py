@@ -136,6 +136,7 @@ def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None,
         costs={name: choice.costs for name, choice in choices.items()},
         predicted_ms=(layer_us + other_us) / 1e3,
         costs_from=costs.name if costs else "no costs",
+        options={},
     )
 
 
@@ -145,7 +146,7 @@ def layer_tasks(graph: Graph, choices: Mapping[str, Choice], traits: GpuTraits |
     for node in graph.nodes:
         choice = choices.get(node.name)
         if choice is None:
-            tasks.append(Task("cpu", node.name, "none", 0, 1, ""))
+            tasks.append(Task("cpu", node.name, "none", 0, 1, "", 0))
             continue
         tasks.extend(parts_of(node, choice, traits))
     return tasks
@@ -161,11 +162,11 @@ def parts_of(node: Node, choice: Choice, traits: GpuTraits | None) -> list[Task]
         assert traits is not None
         part = op.part(choice.axis, 0, cut).op
         name = launch(part.kind, part.columns(), traits).names()[0]
-        tasks.append(Task("gpu", node.name, choice.axis, 0, cut, name))
+        tasks.append(Task("gpu", node.name, choice.axis, 0, cut, name, 0))
     if cut < units:
         part = op.part(choice.axis, cut, units).op
         name = variant_for(part).name
-        tasks.append(Task("cpu", node.name, choice.axis, cut, units, name))
+        tasks.append(Task("cpu", node.name, choice.axis, cut, units, name, 0))
     return tasks
 
 

@@ -17,9 +17,11 @@ from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import Columns, Ints
+from coexec.plan import Side
 from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix, work_matrix
 from coexec.predictors.latency import LatencyModel
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
+from coexec.predictors.model_text import check_model_text
 from coexec.profiling.profile_files import DEVICE, DeviceRecord
 from coexec.ways import Machine
 
@@ -83,7 +85,7 @@ class Predictors:
         """A node that is not split: a coarse estimate, since profiles do not measure those yet."""
         return unsplit_op_us(graph, node)
 
-    def _predict(self, side: str, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
+    def _predict(self, side: Side, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
         rows = matrix(features, feature_names(side, kind))
         work = work_matrix(side, features)
         out = np.empty(len(rows))
@@ -93,9 +95,11 @@ class Predictors:
             if model is None:
                 raise ProfileError(self._refusal(side, names[int(index)]))
             out[mine] = model.predict(rows[mine], work[mine])
+        if not np.isfinite(out).all():
+            raise ProfileError(f"{self.name} predicts times that are no numbers; train it again")
         return out
 
-    def _refusal(self, side: str, implementation: str) -> str:
+    def _refusal(self, side: Side, implementation: str) -> str:
         points = [r.points for r in self.reports if (r.processor, r.implementation) == (side, implementation)]
         return (
             f"{self.name} cannot predict {implementation} on the {side} side: {points[0] if points else 0} points, "
@@ -111,7 +115,7 @@ def load_predictors(profile: str | os.PathLike[str]) -> Predictors:
 def shipped_profiles() -> Mapping[str, Path]:
     """Folders of the profiles that the package carries, by name."""
     root = Path(str(files("coexec.profiles")))
-    return {p.name: p for p in sorted(root.iterdir()) if (p / DEVICE).is_file()}
+    return {p.parent.name: p.parent for p in sorted(root.glob(f"*/{DEVICE}"))}
 
 
 def profile_folder(profile: str | os.PathLike[str]) -> Path:
@@ -120,19 +124,21 @@ def profile_folder(profile: str | os.PathLike[str]) -> Path:
     if isinstance(profile, str) and profile in shipped:
         return shipped[profile]
     path = Path(profile)
-    if path.is_dir():
-        return path
+    try:
+        if path.is_dir():
+            return path
+    except OSError as error:
+        raise ProfileError(f"cannot read the profile {os.fspath(profile)!r}: {error.strerror}") from error
     known = ", ".join(shipped) or "none"
     raise ProfileError(f"no profile {os.fspath(profile)!r}: neither a folder nor a shipped profile ({known})")
 
 
 def _booster(name: str, report: ModelReport, text: str) -> Any:
+    """The model of one implementation; ProfileError if the text is none of this version."""
     import lightgbm
 
     try:
-        booster = lightgbm.Booster(model_str=text)
-    except lightgbm.basic.LightGBMError as error:
-        raise ProfileError(f"profile {name}: {report.file} is damaged ({error}); train it again") from error
-    if booster.feature_name() != list(feature_names(report.processor, report.op)):
-        raise ProfileError(f"profile {name}: {report.file} has other features than this version; train it again")
-    return booster
+        check_model_text(text, feature_names(report.processor, report.op))
+        return lightgbm.Booster(model_str=text)
+    except (ValueError, lightgbm.basic.LightGBMError) as error:
+        raise ProfileError(f"profile {name}: {report.model_file} is damaged ({error}); train it again") from error

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from coexec.documents import Count, Duration, read_bytes
 from coexec.errors import ProfileError
+from coexec.plan import Side
 from coexec.predictors.features import WORK_TERMS, feature_names, features_hash
-from coexec.profiling.profile_files import SCHEMA, check_schema, read_json, read_text, write_json, write_text
+from coexec.profiling.profile_files import (
+    SCHEMA,
+    Kind,
+    Name,
+    fits_implementation,
+    known_implementations,
+    read_json,
+    write_json,
+    write_text,
+)
 
 PREDICTORS = "predictors.json"
 MIN_POINTS = 20
 """Fewer measurements of an implementation than this make no model."""
+
+Whole = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+Number = Whole | Annotated[float, Meta(ge=-1e12, le=1e12)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}\\Z")]
 
 
 @dataclass(frozen=True)
@@ -31,19 +47,50 @@ class ModelReport:
         work_us: microseconds of the constant and per unit of each of the side's WORK_TERMS.
     """
 
-    processor: str
-    op: str
-    implementation: str
-    points: int
-    mape: float | None
-    within_10pct: float | None
+    processor: Side
+    op: Kind
+    implementation: Name
+    points: Count
+    mape: Annotated[float, Meta(ge=0, le=1e6)] | None
+    within_10pct: Annotated[float, Meta(ge=0, le=1)] | None
     note: str
-    parameters: Mapping[str, Any]
-    work_us: tuple[float, ...] = ()
+    parameters: Mapping[str, Number]
+    work_us: tuple[Duration, ...] = ()
 
     @property
-    def file(self) -> str:
+    def model_file(self) -> str:
+        """Name of the file with the model, if there is one."""
         return f"{self.processor}_{self.implementation}.txt"
+
+
+@dataclass(frozen=True)
+class _Entry(ModelReport):
+    """A report as it stands in predictors.json."""
+
+    file: str | None = None
+    sha256: Sha256 | None = None
+
+
+@dataclass(frozen=True)
+class _FeatureList:
+    """What models of one side and kind of op were trained on."""
+
+    hash: str
+    names: tuple[str, ...]
+    work_terms: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """predictors.json; the annotations are its schema."""
+
+    trained: str
+    measurements_sha256: Sha256
+    trials: Count
+    seed: Whole
+    versions: Mapping[str, str]
+    features: Mapping[str, _FeatureList]
+    models: tuple[_Entry, ...]
 
 
 def save_models(folder: Path, models: Sequence[tuple[ModelReport, str | None]], environment: Mapping[str, Any]) -> None:
@@ -52,65 +99,65 @@ def save_models(folder: Path, models: Sequence[tuple[ModelReport, str | None]], 
     for report, text in models:
         entry = asdict(report)
         if text is not None:
-            write_text(folder / report.file, text)
-            entry |= {"file": report.file, "sha256": _sha256(text)}
+            write_text(folder / report.model_file, text)
+            entry |= {"file": report.model_file, "sha256": _sha256(text.encode())}
         entries.append(entry)
     sides = sorted({(report.processor, report.op) for report, _ in models})
-    features = {
-        f"{side} {kind}": {
-            "hash": features_hash(side, kind),
-            "names": list(feature_names(side, kind)),
-            "work_terms": list(WORK_TERMS[side]),
-        }
-        for side, kind in sides
-    }
+    features = {f"{side} {kind}": asdict(_features(side, kind)) for side, kind in sides}
     write_json(folder / PREDICTORS, {"schema": SCHEMA, **environment, "features": features, "models": entries})
 
 
 def load_models(folder: Path) -> list[tuple[ModelReport, str | None]]:
     """Reports and model texts; ProfileError if anything is missing, damaged or of other features."""
-    path = folder / PREDICTORS
-    if not path.is_file() and folder.is_dir():
+    path, again = folder / PREDICTORS, f"train again by `coexec train {folder}`"
+    if not path.exists():
         raise ProfileError(f"{folder} has no {PREDICTORS}: train it by `coexec train {folder}`")
-    data = read_json(path)
-    check_schema(path, data)
-    try:
-        for name, entry in data["features"].items():
-            side, kind = name.split(" ")
-            if side not in ("cpu", "gpu") or entry["hash"] != features_hash(side, kind):
-                raise ProfileError(
-                    f"{path}: the {name} predictors were trained on other features than this version computes; "
-                    f"train again by `coexec train {folder}`"
-                )
-        return [(_report(entry), _text(folder, entry)) for entry in data["models"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise ProfileError(
-            f"{path} is damaged ({type(error).__name__}: {error}); train again by `coexec train {folder}`"
-        ) from error
+    data = read_json(path, _Trained, again)
+    for report in data.models:
+        if data.features.get(f"{report.processor} {report.op}") != _features(report.processor, report.op):
+            raise ProfileError(
+                f"{path}: the {report.processor} {report.op} predictors were trained on other features than this "
+                f"version computes; {again}"
+            )
+        problem = _problem(report)
+        if problem:
+            raise ProfileError(f"{path} is damaged ({report.processor} {report.implementation}: {problem}); {again}")
+    names = [report.model_file for report in data.models]
+    if len(set(names)) < len(names):
+        raise ProfileError(f"{path} is damaged (an implementation is in it twice); {again}")
+    return [(report, _text(folder, report, again)) for report in data.models]
 
 
-def _report(entry: Mapping[str, Any]) -> ModelReport:
-    report = ModelReport(**{name: entry[name] for name in ModelReport.__dataclass_fields__})
-    numbers = [float(v) for v in (report.mape or 0.0, *report.work_us)]
+def _problem(report: _Entry) -> str:
+    """Why this entry cannot be; "" if it can."""
+    if not fits_implementation(report.processor, report.op, report.implementation):
+        return f"it computes no {report.op} there"
+    if report.file is None:
+        return "there are rates but no model" if report.work_us or report.sha256 else ""
+    if report.file != report.model_file:
+        return f"its file is {report.file!r}, not {report.model_file!r}"
+    if report.implementation not in known_implementations(report.processor):
+        return "this version has no such implementation"
     terms = 1 + len(WORK_TERMS[report.processor])
-    if not all(math.isfinite(v) and v >= 0 for v in numbers) or len(report.work_us) not in (0, terms):
-        raise ValueError(f"the numbers of {report.implementation} make no sense")
-    return report
+    if report.sha256 is None or report.mape is None or report.within_10pct is None or len(report.work_us) != terms:
+        return f"a model has a sha256, a mape, a within_10pct and {terms} rates"
+    return ""
 
 
-def _text(folder: Path, entry: Mapping[str, Any]) -> str | None:
-    if "file" not in entry:
+def _features(side: Side, kind: Kind) -> _FeatureList:
+    """What this version computes."""
+    return _FeatureList(features_hash(side, kind), feature_names(side, kind), WORK_TERMS[side])
+
+
+def _text(folder: Path, report: _Entry, again: str) -> str | None:
+    if report.file is None:
         return None
-    name = str(entry["file"])
-    if Path(name).name != name:
-        raise ValueError(f"file {name!r} is not in the profile's folder")
-    text = read_text(folder / name)
-    if _sha256(text) != entry["sha256"]:
-        raise ProfileError(
-            f"{folder / name} is not the file that {PREDICTORS} names; train again by `coexec train {folder}`"
-        )
-    return text
+    path = folder / report.file
+    content = read_bytes(path, f"{path} (is that a profile folder?)", ProfileError)
+    if _sha256(content) != report.sha256:
+        raise ProfileError(f"{path} is not the file that {PREDICTORS} names; {again}")
+    return content.decode(errors="replace")
 
 
-def _sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

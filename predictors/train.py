@@ -23,7 +23,14 @@ from coexec.ops.base import stack_columns
 from coexec.predictors.features import WORK_TERMS, cpu_features, feature_names, gpu_features, matrix, work_matrix
 from coexec.predictors.latency import fit
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, save_models
-from coexec.profiling.profile_files import MEASUREMENTS, DeviceRecord, Measurement, read_measurements
+from coexec.profiling.profile_files import (
+    MEASUREMENTS,
+    DeviceRecord,
+    Measurement,
+    bad_line,
+    known_implementations,
+    read_measurements,
+)
 
 Indices = npt.NDArray[np.int64]
 
@@ -135,7 +142,7 @@ def _train_one(
     def report(mape: float | None, within: float | None, note: str, parameters: Mapping[str, Any]) -> ModelReport:
         return ModelReport(side, kind, implementation, len(measurements), mape, within, note, parameters)
 
-    if implementation not in (KERNEL_BY_NAME if side == "gpu" else CPU_BY_NAME):
+    if implementation not in known_implementations(side):
         return report(None, None, "this version has no such implementation", {}), None
     if len(measurements) < MIN_POINTS:
         note = f"{len(measurements)} points, {MIN_POINTS} needed: measure more by `coexec profile --resume`"
@@ -161,10 +168,17 @@ def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Tab
     for count in np.unique(workers):
         mine = np.flatnonzero(workers == count)
         columns = stack_columns([measurements[int(i)].columns for i in mine])
+        traits = device.traits(int(count))
+        if side == "cpu":
+            taken = CPU_BY_NAME[implementation].supports(columns)
+        else:
+            taken = KERNEL_BY_NAME[implementation].supports(columns, traits)
+        if not taken.all():
+            raise bad_line(measurements[int(mine[~taken][0])].where, f"{implementation} does not compute such a layer")
         if side == "cpu":
             made = cpu_features(kind, columns, int(count))
         else:
-            made = gpu_features(kind, columns, launch(kind, columns, device.traits(int(count)), implementation))
+            made = gpu_features(kind, columns, launch(kind, columns, traits, implementation))
         features[mine] = matrix(made, names)
         work[mine] = work_matrix(side, made)
     measured = np.array([m.median_us for m in measurements])

@@ -36,6 +36,7 @@ from coexec.profiling.profile_files import (
     SYNC_HEADER,
     DeviceRecord,
     Journal,
+    SessionRecord,
     op_row,
     read_measurements,
     read_sync_costs,
@@ -113,7 +114,10 @@ def profile(
         earlier = read_measurements(folder)
         record = _record(folder, _describe(info, sync, seed), bool(earlier))
         run.bench = Bench(info, sync, record.compute_units)
-        session = {"started": datetime.now(timezone.utc).isoformat(timespec="seconds"), "load": os.getloadavg()[0]}
+        session: SessionRecord = {
+            "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "load": os.getloadavg()[0],
+        }
         record = replace(record, sync=run.bench.sync_name)
         record = _with_sync_cost(run, record, sync_costs)
         replace(record, sessions=(*record.sessions, session)).save(folder)
@@ -242,7 +246,7 @@ def _with_sync_cost(run: _Run, record: DeviceRecord, journal: Journal) -> Device
     """The record with the hand-over cost, from the profile's earlier sync.csv and a few more measurements."""
     units, threads = _split_shares(record)
     sync = run.bench.sync(units)
-    known = [float(row["sync_us"]) for row in read_sync_costs(run.folder)]
+    known = read_sync_costs(run.folder)
     until = SYNC_SHARE * run.budget_s
     for i in range(len(known), SYNC_ROUNDS):
         op, axis = SYNC_LAYERS[i % len(SYNC_LAYERS)]

@@ -10,22 +10,28 @@ import csv
 import fcntl
 import io
 import json
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Annotated, Any, Literal, TypedDict, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, Meta, UnsetType
 
+from coexec.backends.cpu import CPU_BY_NAME, CpuVariant
+from coexec.documents import Count, Duration, Shape, Size, Workers, checked, parse, read_bytes
 from coexec.errors import ProfileError
-from coexec.kernels.variant import GpuTraits
+from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels.variant import GpuTraits, KernelVariant
 from coexec.ops.activation import ACTIVATIONS
-from coexec.ops.base import Columns, SplitOp
-from coexec.ops.conv2d import Conv2d
+from coexec.ops.base import Axis, Columns, SplitOp
+from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
+from coexec.ops.split_ops import SPLIT_OPS
+from coexec.plan import Side
 
 SCHEMA = 1
 DEVICE, MEASUREMENTS, SYNC_COSTS = "device.json", "measurements.csv", "sync.csv"
@@ -46,12 +52,93 @@ SYNC_HEADER = (
     *("cpu_us", "gpu_us", "split_us", "sync_us", "spread", "repeats", "unix_s"),
 )
 
+Kind = Literal["linear", "conv2d"]
+Name = Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,63}\\Z")]
+"""Of an implementation, which need not be one of this version's."""
+Text = Annotated[str, Meta(min_length=1)]
+Positive = Annotated[float, Meta(ge=1e-3, le=1e12)]
+"""Microseconds that something took; the files have three decimals."""
+Spread = Annotated[float, Meta(ge=0, le=1e6)]
+Flag = Annotated[int, Meta(ge=0, le=1)]
+SampleNumber = Annotated[int, Meta(ge=0, le=10**9)]
+
+MAX_FLOPS, MAX_BYTES = 10**15, 2**40
+"""A layer beyond these was not measured: it would take hours, or has sizes that are damaged."""
+
+
+class _Sizes(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True):
+    """The op's columns of a line."""
+
+    bias: Flag
+    residual: Flag
+
+
+class _LinearSizes(_Sizes, tag="linear"):
+    M: Size
+    K: Size
+    N: Size
+
+
+class _Conv2dSizes(_Sizes, tag="conv2d"):
+    N: Size
+    C_in: Size
+    H: Size
+    W: Size
+    C_out: Size
+    KH: Size
+    KW: Size
+    stride_h: Size
+    stride_w: Size
+    pad_top: Count
+    pad_left: Count
+    pad_bottom: Count
+    pad_right: Count
+    dilation_h: Size
+    dilation_w: Size
+    groups: Size
+
+
+class _MeasuredCells(msgspec.Struct, forbid_unknown_fields=True):
+    """The other columns of a line of measurements.csv."""
+
+    sample: SampleNumber
+    side: Side
+    implementation: Name
+    activation: str
+    median_us: Positive
+    spread: Spread
+    repeats: Size
+    unix_s: Duration
+    threads: Workers | UnsetType = UNSET
+    compute_units: Workers | UnsetType = UNSET
+
+
+class _SyncCells(msgspec.Struct, forbid_unknown_fields=True):
+    """The other columns of a line of sync.csv."""
+
+    activation: str
+    axis: Axis
+    cut: Size
+    threads: Workers
+    compute_units: Workers
+    cpu_us: Positive
+    gpu_us: Positive
+    split_us: Positive
+    sync_us: Duration
+    spread: Spread
+    repeats: Size
+    unix_s: Duration
+
+
+Cells = TypeVar("Cells", _MeasuredCells, _SyncCells)
+
 
 @dataclass(frozen=True)
 class Measurement:
     """One line of measurements.csv: a part alone on one side.
 
     Attributes:
+        where: file and line, for messages.
         sample: number of its workload in the sequence that the profile measures.
         side: "cpu" or "gpu".
         columns: the op's integer fields and its activation code, as one row of columns.
@@ -59,9 +146,10 @@ class Measurement:
         median_us, spread, repeats: as in `coexec.measure.Timing`.
     """
 
+    where: str
     sample: int
-    side: str
-    kind: str
+    side: Side
+    kind: Kind
     implementation: str
     columns: Columns = field(repr=False)
     threads: int
@@ -71,9 +159,18 @@ class Measurement:
     repeats: int
 
 
+class SessionRecord(TypedDict, total=False):
+    """One call of `coexec profile`: when it began (ISO date, UTC), the machine's load then, seconds and points."""
+
+    started: str
+    load: Annotated[float, Meta(ge=0, le=1e6)]
+    seconds: Duration
+    points: Count
+
+
 @dataclass(frozen=True)
 class DeviceRecord:
-    """device.json: whose measurements these are, and what a hand-over costs there.
+    """device.json: whose measurements these are, and what a hand-over costs there. The annotations are its schema.
 
     Attributes:
         device_id, device_name, platform, driver, device_type: as the OpenCL device presents itself.
@@ -85,28 +182,28 @@ class DeviceRecord:
             one side's signal to the other side's next work, there and back, halved.
         versions: of Python and of the packages that matter.
         seed: of the sequence of workloads.
-        sessions: when measuring began (ISO date, UTC), the machine's load then, seconds and points.
+        sessions: one entry per call of `coexec profile`.
     """
 
-    device_id: str
-    device_name: str
-    platform: str
+    device_id: Text
+    device_name: Text
+    platform: Text
     driver: str
-    device_type: str
+    device_type: Annotated[str, Meta(pattern="^(cpu|gpu|accelerator)\\Z")]
     emulated_gpu: bool
-    vector_width: int
-    vector_registers: int
+    vector_width: Annotated[int, Meta(ge=1, le=16)]
+    vector_registers: Annotated[int, Meta(ge=1, le=1024)]
     cpu: bool
-    compute_units: tuple[int, ...]
-    threads: tuple[int, ...]
+    compute_units: Annotated[tuple[Workers, ...], Meta(min_length=1)]
+    threads: Annotated[tuple[Workers, ...], Meta(min_length=1)]
     cpu_model: str
-    cores: int
+    cores: Workers
     sync: str
-    sync_us: float
-    hand_over_us: float
+    sync_us: Duration
+    hand_over_us: Duration
     versions: Mapping[str, str]
-    seed: int
-    sessions: tuple[Mapping[str, Any], ...] = ()
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    sessions: tuple[SessionRecord, ...] = ()
 
     def traits(self, compute_units: int) -> GpuTraits:
         """The launch rules' view of the device when so many of its compute units are used."""
@@ -120,23 +217,18 @@ class DeviceRecord:
     def load(folder: Path) -> DeviceRecord:
         """Read device.json; ProfileError if it is missing, damaged or of another schema."""
         path = folder / DEVICE
-        data = read_json(path)
-        check_schema(path, data)
-        try:
-            values = {f.name: data[f.name] for f in fields(DeviceRecord)}
-            for name in ("compute_units", "threads"):
-                values[name] = tuple(int(v) for v in values[name])
-            values["sessions"] = tuple(dict(s) for s in values["sessions"])
-            values["versions"] = dict(values["versions"])
-            for name in ("vector_width", "vector_registers", "cores", "seed"):
-                values[name] = int(values[name])
-            for name in ("sync_us", "hand_over_us"):
-                values[name] = float(values[name])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ProfileError(f"{path} is damaged ({type(error).__name__}: {error}); profile again") from error
-        if not all(math.isfinite(v) and v >= 0 for v in (values["sync_us"], values["hand_over_us"])):
-            raise ProfileError(f"{path} is damaged (sync_us is {values['sync_us']}); profile again")
-        return DeviceRecord(**values)
+        record = read_json(path, DeviceRecord, "profile again")
+        emulated = record.device_type == "cpu"
+        problem = ""
+        if (record.emulated_gpu, record.cpu) != (emulated, emulated):
+            problem = f"a device of type {record.device_type} with emulated_gpu {record.emulated_gpu}, cpu {record.cpu}"
+        elif record.cores != max(record.threads):
+            problem = f"cores is {record.cores}, but up to {max(record.threads)} threads were measured"
+        elif emulated and max(record.compute_units) > record.cores:
+            problem = f"cores is {record.cores}, but up to {max(record.compute_units)} compute units were measured"
+        if problem:
+            raise ProfileError(f"{path} is damaged ({problem}); profile again")
+        return record
 
 
 class Journal:
@@ -196,15 +288,19 @@ class Journal:
         """Cut off half a line at the end, write the header into an empty file, refuse a foreign one."""
         self._file.seek(0)
         content = self._file.read()
-        whole = content[: content.rfind(b"\n") + 1]
         header = _line(self._header)
-        if whole and not whole.startswith(header):
+        if header.startswith(content):  # new, or killed while its first line was written
+            self._file.truncate(0)
+            self._write(header)
+            return
+        whole = _whole_lines(content, len(self._header))
+        if not whole.startswith(header):
             raise ProfileError(f"{self.path} has other columns than this version writes; profile into a new folder")
         if len(whole) < len(content):
             self._file.truncate(len(whole))
         self._file.seek(0, os.SEEK_END)
-        if not whole:
-            self._write(header)
+        if not whole.endswith(b"\n"):
+            self._write(b"\n")
 
     def _write(self, line: bytes) -> None:
         try:
@@ -225,97 +321,127 @@ def op_row(op: SplitOp) -> dict[str, Any]:
 def read_measurements(folder: Path) -> list[Measurement]:
     """All whole lines of measurements.csv; half a line at the end is left out.
 
-    Raises ProfileError that names the line for values that cannot be: no number, NaN, a time <= 0, a
-    negative size, an unknown kind, side or activation.
+    Raises ProfileError that names the first line that cannot be a measurement, and changes nothing: what is to
+    become of it is for people to decide, and all other lines stay good.
     """
-    return [_measurement(folder / MEASUREMENTS, i, row) for i, row in _rows(folder / MEASUREMENTS, HEADER)]
+    return [_measurement(where, row) for where, row in _rows(folder / MEASUREMENTS, HEADER)]
 
 
-def read_sync_costs(folder: Path) -> list[dict[str, str]]:
-    """The lines of sync.csv as text; none if there is no such file."""
+def read_sync_costs(folder: Path) -> list[float]:
+    """What each split in sync.csv added, in microseconds; none if there is no such file."""
     path = folder / SYNC_COSTS
-    return [row for _, row in _rows(path, SYNC_HEADER)] if path.exists() else []
+    if not path.exists():
+        return []
+    return [_cells(where, row, _SyncCells)[2].sync_us for where, row in _rows(path, SYNC_HEADER)]
 
 
-def _rows(path: Path, header: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
-    """Line number and cells of each whole line."""
-    text = read_text(path)
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    if not lines or lines[0].split(",") != list(header):
+def bad_line(where: str, problem: object) -> ProfileError:
+    """The refusal of a line that cannot be a measurement."""
+    return ProfileError(f"{where}: {problem}; delete that line")
+
+
+def _rows(path: Path, header: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """Each whole line: where it is, and its cells that are not empty."""
+    content = _whole_lines(read_bytes(path, f"{path} (is that a profile folder?)", ProfileError), len(header))
+    # What is no text becomes a character that no column may have. The files know no quotes.
+    lines = [line.rstrip("\r").split(",") for line in content.decode(errors="replace").split("\n")]
+    if lines[0] != list(header):
         raise ProfileError(f"{path} has no header, or other columns than this version reads; profile again")
     rows = []
-    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
+    for number, cells in enumerate(lines[1:], start=2):
+        where = f"{path} line {number}"
+        if cells == [""] and number == len(lines):
+            break  # the end of the last line
         if len(cells) != len(header):
-            raise ProfileError(f"{path} line {number} has {len(cells)} of {len(header)} columns; delete that line")
-        rows.append((number, dict(zip(header, cells, strict=True))))
+            raise bad_line(where, f"it has {len(cells)} of {len(header)} columns")
+        rows.append((where, {name: cell for name, cell in zip(header, cells, strict=True) if cell}))
     return rows
 
 
-def _measurement(path: Path, line: int, row: Mapping[str, str]) -> Measurement:
-    problem = ""
+def _whole_lines(content: bytes, columns: int) -> bytes:
+    """The content without half a line that a kill left at its end.
+
+    A last line with all its columns is whole even without a line end, which an editor may have taken away. (Should
+    a kill have cut the time of day in the last column short: nothing is computed from it.)
+    """
+    end = content.rfind(b"\n") + 1
+    cells = content[end:].split(b",")
+    return content if len(cells) == columns and cells[-1][-1:].isdigit() else content[:end]
+
+
+def _cells(where: str, row: Mapping[str, str], shape: type[Cells]) -> tuple[Kind, Columns, Cells]:
+    """A line's kind of op, its op as columns, and its other cells; ProfileError if any makes no sense."""
+    op = {name: cell for name, cell in row.items() if name in ("kind", *_ALL_OP_COLUMNS)}
+    others = {name: cell for name, cell in row.items() if name not in op}
     try:
-        kind, side = row["kind"], row["side"]
-        columns = {name: np.array([int(row[name])], np.int64) for name in OP_COLUMNS[kind]}
-        columns["activation"] = np.array([list(ACTIVATIONS).index(row["activation"])], np.int64)
-        made = Measurement(
-            sample=int(row["sample"]),
-            side=side,
-            kind=kind,
-            implementation=row["implementation"],
-            columns=columns,
-            threads=int(row["threads"] or 0),
-            compute_units=int(row["compute_units"] or 0),
-            median_us=float(row["median_us"]),
-            spread=float(row["spread"]),
-            repeats=int(row["repeats"]),
-        )
-        workers = made.threads if side == "cpu" else made.compute_units
-        if not (math.isfinite(made.median_us) and made.median_us > 0):
-            problem = f"median_us is {row['median_us']}"
-        elif side not in ("cpu", "gpu") or workers < 1:
-            problem = f"side {side!r} with {workers} workers makes no sense"
-        elif min(int(c[0]) for c in columns.values()) < 0:
-            problem = "a size is negative"
-        elif any(columns[name][0] < 1 for name in OP_COLUMNS[kind] if name not in _MAY_BE_ZERO):
-            problem = "a size is 0"
-    except (KeyError, ValueError) as error:
-        problem = f"{type(error).__name__}: {error}"
+        sizes = msgspec.convert(op, _LinearSizes | _Conv2dSizes, strict=False)
+        cells = msgspec.convert(others, shape, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_line(where, error) from error
+    kind: Kind = "linear" if isinstance(sizes, _LinearSizes) else "conv2d"
+    values = msgspec.structs.asdict(sizes)
+    known = cells.activation in ACTIVATIONS
+    problem = _misfit(kind, values) if known else f"there is no activation {cells.activation!r}"
     if problem:
-        raise ProfileError(f"{path} line {line}: {problem}; delete that line, then train again")
-    return made
+        raise bad_line(where, problem)
+    columns = {name: np.array([values[name]], np.int64) for name in OP_COLUMNS[kind]}
+    columns["activation"] = np.array([list(ACTIVATIONS).index(cells.activation)], np.int64)
+    return kind, columns, cells
 
 
-_MAY_BE_ZERO = ("bias", "residual", "pad_top", "pad_left", "pad_bottom", "pad_right")
+def _misfit(kind: Kind, values: Mapping[str, int]) -> str:
+    """Why these sizes make no layer; "" if they make one."""
+    # As Python's ints: the product of damaged sizes must not wrap around.
+    c = {name: np.array([value], object) for name, value in values.items()}
+    if kind == "conv2d":
+        if values["C_in"] % values["groups"] or values["C_out"] % values["groups"]:
+            return f"{values['groups']} groups do not divide {values['C_in']} and {values['C_out']} channels"
+        if min(output_height(c)[0], output_width(c)[0]) < 1:
+            return "the kernel is larger than the padded input"
+    matmul = SPLIT_OPS[kind].matmul(c)
+    if matmul.flops[0] > MAX_FLOPS or matmul.traffic_bytes[0] > MAX_BYTES:
+        return "the layer is too large to have been measured"
+    return ""
 
 
-def read_text(path: Path) -> str:
-    """Content of a profile's file, or ProfileError."""
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise ProfileError(f"cannot read {path}: {reason}; is that a profile folder?") from error
+def _measurement(where: str, row: Mapping[str, str]) -> Measurement:
+    kind, columns, cells = _cells(where, row, _MeasuredCells)
+    if (cells.threads is not UNSET, cells.compute_units is not UNSET) != (cells.side == "cpu", cells.side == "gpu"):
+        raise bad_line(where, "a line has threads on side cpu and compute_units on side gpu")
+    if not fits_implementation(cells.side, kind, cells.implementation):
+        raise bad_line(where, f"{cells.implementation} computes no {kind} on side {cells.side}")
+    return Measurement(
+        where=where,
+        sample=cells.sample,
+        side=cells.side,
+        kind=kind,
+        implementation=cells.implementation,
+        columns=columns,
+        threads=cells.threads or 0,
+        compute_units=cells.compute_units or 0,
+        median_us=cells.median_us,
+        spread=cells.spread,
+        repeats=cells.repeats,
+    )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Content of a profile's JSON file, or ProfileError."""
-    try:
-        data = json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ProfileError(f"{path} is damaged (no JSON: {error}); make it again") from error
-    if not isinstance(data, dict):
-        raise ProfileError(f"{path} is damaged (not a JSON object); make it again")
-    return data
+def known_implementations(side: Side) -> Mapping[str, CpuVariant] | Mapping[str, KernelVariant]:
+    """This version's implementations of a side."""
+    return CPU_BY_NAME if side == "cpu" else KERNEL_BY_NAME
 
 
-def check_schema(path: Path, data: Mapping[str, Any]) -> None:
-    """ProfileError unless the file is of this version's schema."""
-    found = data.get("schema")
-    if found == SCHEMA:
-        return
-    if isinstance(found, int) and found > SCHEMA:
-        raise ProfileError(f"{path} has schema {found}, this version reads {SCHEMA}; upgrade coexec")
-    raise ProfileError(f"{path} has schema {found!r}, this version reads {SCHEMA}; profile again")
+def fits_implementation(side: Side, kind: Kind, name: str) -> bool:
+    """Whether an implementation may compute ops of this kind; of another version's nothing is known."""
+    known = known_implementations(side).get(name)
+    if known is None:
+        return name not in known_implementations("gpu" if side == "cpu" else "cpu")
+    return known.kind == kind
+
+
+def read_json(path: Path, shape: type[Shape], remedy: str) -> Shape:
+    """A profile's JSON file as an instance of ``shape``, or ProfileError."""
+    content = read_bytes(path, f"{path} (is that a profile folder?)", ProfileError)
+    return checked(parse(content, str(path), ProfileError, remedy), shape, SCHEMA, str(path), ProfileError, remedy)
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:
@@ -327,7 +453,7 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file in one step, or raise ProfileError."""
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        draft.write_text(text)
+        draft.write_text(text, encoding="utf-8")
         draft.replace(path)
     except OSError as error:
         draft.unlink(missing_ok=True)

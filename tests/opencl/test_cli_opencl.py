@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from command_line import coexec, expected_output, small_input, small_model
 
 from coexec.device import DeviceInfo
+from coexec.predictors.model import shipped_profiles
 from coexec.sync import SYNC
 
 SIZE = 40
@@ -96,3 +98,12 @@ def test_sync(opencl_device: DeviceInfo) -> None:
     for strategy in document["strategies"]:
         assert 0 < strategy["median_us"] <= strategy["p99_us"]
         assert strategy["rounds"] >= 300
+
+
+def test_validating_by_a_damaged_profile_is_bad_input(opencl_device: DeviceInfo, model: Path, tmp_path: Path) -> None:
+    made = shutil.copytree(shipped_profiles()["intel-cpu-2core"], tmp_path / "damaged")
+    record = json.loads((made / "device.json").read_text())
+    (made / "device.json").write_text(json.dumps({**record, "cores": 0}))
+    result = coexec("validate", model, "--device", opencl_device.id, "--profile", made, opencl=True)
+    assert result.code == 2 and result.out == ""
+    assert len(result.problems) == 1 and "device.json" in result.problems[0] and "cores" in result.problems[0]

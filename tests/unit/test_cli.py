@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,8 @@ import onnx
 import pytest
 from command_line import NO_OPENCL, Result, coexec, expected_output, small_input, small_model
 from synthetic_device import write_profile
+
+from coexec.predictors.model import shipped_profiles
 
 X = small_input()
 
@@ -240,6 +244,40 @@ def _one_line(result: Result, code: int, expected: list[str]) -> None:
         assert word in result.problems[0]
 
 
+DAMAGED_PROFILES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "compute units": ("device.json", lambda data: json.dumps({**json.loads(data), "compute_units": []}).encode()),
+    "half a record": ("device.json", lambda data: data[: len(data) // 2]),
+    "deep record": ("device.json", lambda data: b"[" * 100_000),
+    "long number": ("predictors.json", lambda data: data.replace(b'"points": ', b'"points": ' + b"9" * 5000, 1)),
+    "no features": ("predictors.json", lambda data: json.dumps({**json.loads(data), "features": {}}).encode()),
+    "half a model": ("cpu_numpy_im2col.txt", lambda data: data[: len(data) // 2]),
+}
+
+
+@pytest.mark.parametrize("command", ["partition", "predict"])
+@pytest.mark.parametrize("damage", DAMAGED_PROFILES)
+def test_damaged_profiles_are_bad_input(folder: Path, tmp_path: Path, damage: str, command: str) -> None:
+    name, change = DAMAGED_PROFILES[damage]
+    made = shutil.copytree(shipped_profiles()["intel-cpu-2core"], tmp_path / "damaged")
+    (made / name).write_bytes(change((made / name).read_bytes()))
+    target = tmp_path / "plan.json"
+    target.write_text("precious")
+    _one_line(coexec(command, folder / "small.onnx", "--profile", made, "-o", target), 2, [name])
+    assert target.read_text() == "precious"
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "9" * 400, "1" + "0" * 30, "100000", "1000"])
+def test_plans_with_numbers_that_cannot_be_are_bad_input(folder: Path, tmp_path: Path, value: str) -> None:
+    text = (folder / "plan.json").read_text()
+    for field in ("cpu_threads", "predicted_ms"):
+        if field == "predicted_ms" and len(value) < 30:
+            continue  # a slow machine
+        damaged = re.sub(rf'"{field}": [^,]+', f'"{field}": {value}', text, count=1)
+        (tmp_path / "plan.json").write_text(damaged)
+        result = coexec("run", folder / "small.onnx", "--input", folder / "in.npz", "--plan", tmp_path / "plan.json")
+        _one_line(result, 2, ["plan"])
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -259,6 +297,17 @@ def test_failure_leaves_the_output_as_it_was(folder: Path, tmp_path: Path, words
     assert result.code == 2
     assert target.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.parametrize("value", ["x" * 70_000, "a b " * 20_000, "two\nlines\u2028three\r", "x" * 199])
+def test_messages_keep_their_sense_whatever_is_quoted(value: str) -> None:
+    from coexec.errors import ProfileError
+
+    text = str(ProfileError(f"{value} cannot be read; make it again"))
+    assert len(text.splitlines()) == 1 and len(text) <= 600
+    assert text.endswith("cannot be read; make it again")
+    text = str(ProfileError(f"{'x' * 5000} cannot be read: {'x' * 5000}; make it again"))
+    assert " cannot be read: " in text and text.endswith("make it again") and len(text) <= 600
 
 
 FAULT = (
@@ -325,7 +374,7 @@ def test_help(arguments: list[str]) -> None:
 
 LIGHT = (
     "import sys, time; start = time.perf_counter(); import coexec; print(time.perf_counter() - start); "
-    "print([n for n in ('pyopencl', 'lightgbm', 'pandas', 'onnx', 'typer', 'rich') if n in sys.modules])"
+    "print([n for n in ('pyopencl', 'lightgbm', 'pandas', 'onnx', 'msgspec', 'typer', 'rich') if n in sys.modules])"
 )
 
 

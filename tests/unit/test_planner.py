@@ -5,18 +5,21 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from damage import NUMBERS_THAT_CANNOT_BE, VALUES, at, json_values, one_line, places, whole_files, with_value, without
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_ops import convs, linears
 
+from coexec.api import build
 from coexec.costs import Floats
 from coexec.dependencies import add_waits
+from coexec.device import cpu_cores
 from coexec.errors import PlanError
 from coexec.graph import Graph, Node, Tensor
 from coexec.kernels import KERNELS
@@ -211,13 +214,75 @@ def test_a_plan_that_cannot_be_written_leaves_the_old_one(plan: Plan, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b"[" * 100_000, b"3", b"null", b'"schema"', b"[1]", b"{}"])
-def test_files_that_are_no_plans(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_plans(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
-    path.write_bytes(content)
-    with pytest.raises(PlanError) as caught:
-        Plan.load(path)
-    assert "\n" not in str(caught.value)
+    for name, content in whole_files(plan.to_json()).items():
+        path.write_bytes(content)
+        with pytest.raises(PlanError) as caught:
+            Plan.load(path)
+            pytest.fail(f"{name} was taken")
+        one_line(caught.value)
+        assert "plan.json" in str(caught.value)
+
+
+def read(text: str, path: Path) -> Plan | None:
+    """The plan of a file with this text; None if it is refused as it should be."""
+    path.write_text(text)
+    try:
+        plan = Plan.load(path)
+        check_plan(plan, chain())
+    except PlanError as error:
+        one_line(error)
+        return None
+    assert Plan.from_json(json.loads(json.dumps(plan.to_json(), allow_nan=False))) == plan
+    return plan
+
+
+def test_no_damaged_field_makes_nonsense(plan: Plan, tmp_path: Path) -> None:
+    """Each field by each value: refused, or taken for what it is."""
+    document = plan.to_json() | {"options": {"1 + 1": 0.5}}
+    assert read(json.dumps(document), tmp_path / "plan.json") is not None
+    for place in places(document):
+        if place[0] == "layers":
+            continue  # for readers only
+        original = at(document, place)
+        for name, value in VALUES.items():
+            taken = read(with_value(document, place, value), tmp_path / "plan.json")
+            if taken is None:
+                continue
+            now = json.loads(value)
+            assert isinstance(now, (int, float) if isinstance(original, float) else type(original)), (place, name)
+            assert not isinstance(now, bool) and name not in NUMBERS_THAT_CANNOT_BE, (place, name)
+            assert at(taken.to_json(), place) == now
+
+
+def test_a_missing_field_is_refused_and_an_unknown_one_changes_nothing(plan: Plan, tmp_path: Path) -> None:
+    document = plan.to_json()
+    for place in places(document):
+        if place[0] == "layers":
+            continue
+        if isinstance(place[-1], str) and place[:-1] not in {("options",), ("costs",)}:
+            assert read(without(document, place), tmp_path / "plan.json") is None, place
+        if isinstance(at(document, place), dict) and place not in {("options",), ("costs",), ("units",)}:
+            more = copy.deepcopy(document)
+            at(more, place)["extra"] = [{}]
+            assert read(json.dumps(more), tmp_path / "plan.json") in (plan, None)
+    assert read(json.dumps({"extra": [], **document}), tmp_path / "plan.json") == plan
+    twice = json.dumps(document).replace('"model":', '"model": "first", "model":', 1)
+    assert read(twice, tmp_path / "plan.json") == plan
+
+
+@given(data=st.data())
+@settings(max_examples=150)
+def test_plans_with_several_damages(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    graph = chain()
+    made = assemble(graph, share_choices(graph, "row", 0.5), Simulated(1, 1), USE)
+    document = json.loads(json.dumps(made.to_json()))
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.sampled_from(list(places(document))))
+        change = data.draw(json_values)
+        at(document, place[:-1])[place[-1]] = change
+    read(json.dumps(document), tmp_path_factory.getbasetemp() / "several.json")
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -318,6 +383,10 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "waits for what never comes": set_task(4, wait_for=100),
     "before its inputs": lambda data: swap(data, 2, 3),
     "units of another layer": lambda data: data["units"].update(first=["conv2d", 13]),
+    "op of another kind, code left open": lambda data: [
+        data["units"].update(first=["linear", 12]),
+        *(set_task(i, implementation="")(data) for i in (0, 1)),
+    ],
     "op of another kind": lambda data: data["units"].update(first=["linear", 12]),
     "layer without tasks": lambda data: data["units"].update(ghost=["conv2d", 12]),
     "costs of no layer": lambda data: data["costs"].update(ghost=data["costs"]["first"]),
@@ -338,6 +407,13 @@ def test_damage_is_found(plan: Plan, damage: str) -> None:
     with pytest.raises(PlanError) as caught:
         check_plan(Plan.from_json(data), chain())
     assert "\n" not in str(caught.value)
+
+
+def test_a_plan_needs_no_more_cores_than_there_are(plan: Plan) -> None:
+    alone = make_plan(chain(), Simulated(1, 1), Resources("", "", None, cpu_cores()))
+    assert build(chain(), alone).plan == alone
+    with pytest.raises(PlanError, match=f"{cpu_cores() + 1} CPU threads"):
+        build(chain(), replace(alone, cpu_threads=cpu_cores() + 1))
 
 
 def test_table_shows_every_layer(plan: Plan) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import multiprocessing
+import os
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +19,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from damage import NUMBERS_THAT_CANNOT_BE, VALUES, at, one_line, places, whole_files, with_value, without
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic_device import DEVICE, cpu_us, gpu_us, rows_of, sample, write_profile
 
 from coexec.api import cost_source
@@ -31,6 +37,7 @@ from coexec.ops.linear import Linear
 from coexec.predictors import Predictors, load_predictors, match
 from coexec.predictors.features import feature_names
 from coexec.predictors.matching import differences_of, misfit
+from coexec.predictors.model_files import load_models
 from coexec.profiling.heldout import held_out
 from coexec.profiling.profile_files import (
     DEVICE as DEVICE_FILE,
@@ -38,9 +45,13 @@ from coexec.profiling.profile_files import (
 from coexec.profiling.profile_files import (
     HEADER,
     MEASUREMENTS,
+    SYNC_COSTS,
+    SYNC_HEADER,
     DeviceRecord,
     Journal,
+    op_row,
     read_measurements,
+    read_sync_costs,
 )
 from coexec.profiling.workloads import levels, workload, workloads
 
@@ -216,29 +227,188 @@ def _edit(column: str, value: str) -> Callable[[str], str]:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (_edit("median_us", "nan"), "line 6: median_us is nan"),
-        (_edit("median_us", "inf"), "line 6: median_us is inf"),
-        (_edit("median_us", "0"), "line 6: median_us is 0"),
-        (_edit("median_us", "-3.5"), "line 6: median_us is -3.5"),
-        (_edit("median_us", "fast"), "line 6"),
-        (_edit("side", "npu"), "line 6: side 'npu'"),
-        (_edit("kind", "conv9d"), "line 6"),
-        (_edit("activation", "magic"), "line 6"),
-        (_edit("residual", "-1"), "line 6: a size is negative"),
-        (_edit("N", "0"), "line 6: a size is 0"),
-        (_edit("N", "x"), "line 6"),
-        (lambda line: line[: len(line) // 2], "line 6 has"),
-        (lambda line: line + ",1", "line 6 has"),
+        (_edit("median_us", "nan"), "line 6: .*median_us"),
+        (_edit("median_us", "inf"), "line 6: .*median_us"),
+        (_edit("median_us", "0"), "line 6: .*median_us"),
+        (_edit("median_us", "1e-320"), "line 6: .*median_us"),
+        (_edit("median_us", "-3.5"), "line 6: .*median_us"),
+        (_edit("median_us", "fast"), "line 6: .*median_us"),
+        (_edit("side", "npu"), "line 6: .*'npu'.*side"),
+        (_edit("side", "cpu"), "line 6: .*threads"),
+        (_edit("kind", "conv9d"), "line 6: .*'conv9d'.*kind"),
+        (_edit("kind", "linear"), "line 6"),
+        (_edit("implementation", "linear_tile"), "line 6: linear_tile computes no conv2d on side gpu"),
+        (_edit("implementation", "numpy_im2col"), "line 6: numpy_im2col computes no conv2d on side gpu"),
+        (_edit("implementation", "../../etc"), "line 6: .*implementation"),
+        (_edit("activation", "magic"), "line 6: there is no activation 'magic'"),
+        (_edit("residual", "-1"), "line 6: .*residual"),
+        (_edit("bias", "7"), "line 6: .*bias"),
+        (_edit("N", "0"), "line 6: .*N"),
+        (_edit("N", "1" + "0" * 30), "line 6: .*N"),
+        (_edit("H", str(2**31 - 1)), "line 6: the layer is too large"),
+        (_edit("groups", "7919"), "line 6: 7919 groups do not divide"),
+        (_edit("KH", "5000"), "line 6: the kernel is larger than the padded input"),
+        (_edit("spread", "nan"), "line 6: .*spread"),
+        (_edit("spread", "-0.5"), "line 6: .*spread"),
+        (_edit("repeats", "0"), "line 6: .*repeats"),
+        (_edit("M", "8"), "line 6: .*`M`"),
+        (lambda line: line[: len(line) // 2], "line 6: it has"),
+        (lambda line: line + ",1", "line 6: it has"),
+        (lambda line: "", "line 6: it has"),
+        (lambda line: line.replace("conv2d", '"conv2d\n', 1), "line 6"),
     ],
 )
 def test_bad_lines_are_named(tmp_path: Path, edit: Callable[[str], str], message: str) -> None:
     path = write_profile(tmp_path / "p", 10) / MEASUREMENTS
     lines = path.read_text().splitlines()
+    assert lines[5].split(",")[1:3] == ["gpu", "conv2d"]
     lines[5] = edit(lines[5])
     path.write_text("\n".join(lines) + "\n")
+    before = path.read_bytes()
     with pytest.raises(ProfileError, match=message) as caught:
         read_measurements(tmp_path / "p")
-    assert "\n" not in str(caught.value)
+    one_line(caught.value)
+    assert "delete that line" in str(caught.value)
+    assert path.read_bytes() == before
+    if "\n" not in lines[5]:
+        del lines[5]  # as the message says: all others are still there
+        path.write_text("\n".join(lines) + "\n")
+        assert len(read_measurements(tmp_path / "p")) == 19
+
+
+CELLS = {
+    **{
+        c: c
+        for c in ("-1", "0", "1.5", "nan", "-inf", "1e400", "x", "X", "", " ", "true", "null", '"', "\x00", "\ufffd")
+    },
+    "10**30": "1" + "0" * 30,
+    "5000 digits": "9" * 5000,
+    "140000 characters": "x" * 140_000,
+}
+MAY_BE = {
+    "0": {"sample", "bias", "residual", "pad_top", "pad_left", "pad_bottom", "pad_right", "spread", "unix_s"},
+    "1.5": {"median_us", "spread", "unix_s"},
+    **{name: {"implementation"} for name in ("x", "true", "null", "nan")},  # of another version
+}
+
+
+@pytest.mark.parametrize("column", HEADER)
+def test_no_damaged_cell_makes_nonsense(tmp_path: Path, column: str) -> None:
+    path = write_profile(tmp_path / "p", 10) / MEASUREMENTS
+    lines = path.read_text().splitlines()
+    for kind in ("linear", "conv2d"):
+        number = next(i for i, line in enumerate(lines) if f",{kind}," in line)
+        original = lines[number].split(",")[HEADER.index(column)]
+        for name, cell in CELLS.items():
+            changed = [*lines[:number], _edit(column, cell)(lines[number]), *lines[number + 1 :]]
+            path.write_text("\n".join(changed) + "\n", encoding="utf-8")
+            if cell == original or column in MAY_BE.get(name, ()):
+                continue
+            with pytest.raises(ProfileError, match=f"line {number + 1}: ") as caught:
+                read_measurements(tmp_path / "p")
+                pytest.fail(f"{name} was taken for {column}")
+            one_line(caught.value)
+
+
+@given(data=st.data())
+@settings(max_examples=100)
+def test_measurements_with_any_damage(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.getbasetemp() / "any_damage"
+    if not folder.exists():
+        write_profile(folder, 10)
+        (folder / "good.csv").write_bytes((folder / MEASUREMENTS).read_bytes())
+    content = bytearray((folder / "good.csv").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(content)))
+        content[place : place + data.draw(st.integers(0, 40))] = data.draw(st.binary(max_size=20))
+    (folder / MEASUREMENTS).write_bytes(content)
+    try:
+        found = read_measurements(folder)
+    except ProfileError as error:
+        one_line(error)
+    else:
+        assert all(0 < m.median_us < 1e13 and m.repeats > 0 for m in found)
+
+
+@pytest.mark.parametrize("name", [MEASUREMENTS, SYNC_COSTS])
+def test_a_last_line_without_its_end_is_kept(tmp_path: Path, name: str) -> None:
+    """Editors may leave it out when a bad line is deleted as the message says."""
+    path = tmp_path / name
+    header = HEADER if name == MEASUREMENTS else SYNC_HEADER
+    op = op_row(Linear(8, 8, 8))
+    shared = {**op, "threads": 1, "spread": 0.1, "repeats": 5, "unix_s": 1.5}
+    if name == MEASUREMENTS:
+        row = {**shared, "sample": 0, "side": "cpu", "implementation": "numpy_matmul", "median_us": 7.5}
+    else:
+        times = {"cpu_us": 5, "gpu_us": 5, "split_us": 8, "sync_us": 3}
+        row = {**shared, **times, "axis": "channel", "cut": 4, "compute_units": 1}
+
+    def count() -> int:
+        return len(read_measurements(tmp_path) if name == MEASUREMENTS else read_sync_costs(tmp_path))
+
+    with Journal(path, header, resume=False) as journal:
+        journal.append(row)
+        journal.append(row)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert count() == 2
+    Journal(path, header, resume=True).close()
+    assert path.read_bytes() == whole
+    for cut in range(2, len(whole.splitlines()[-1]) - 2):
+        path.write_bytes(whole[:-cut])
+        before = count()
+        Journal(path, header, resume=True).close()
+        assert count() == before >= 1
+    path.write_bytes(_bytes_of_header(header)[:-5])
+    Journal(path, header, resume=True).close()
+    assert path.read_bytes() == _bytes_of_header(header)
+    path.write_bytes(b"precious")
+    with pytest.raises(ProfileError, match="other columns"):
+        Journal(path, header, resume=True)
+    assert path.read_bytes() == b"precious"
+
+
+def _bytes_of_header(header: tuple[str, ...]) -> bytes:
+    return ",".join(header).encode() + b"\n"
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "x", "", "1e400", "9" * 5000])
+def test_damaged_sync_costs_are_refused(tmp_path: Path, value: str) -> None:
+    row = {**op_row(Linear(8, 8, 8)), "axis": "row", "cut": 4, "threads": 1, "compute_units": 1, "repeats": 5}
+    row |= {"cpu_us": 5, "gpu_us": 5, "split_us": 8, "sync_us": value, "spread": 0, "unix_s": 0}
+    with Journal(tmp_path / SYNC_COSTS, SYNC_HEADER, resume=False) as journal:
+        journal.append(row)
+    with pytest.raises(ProfileError, match=r"line 2: .*sync_us") as caught:
+        read_sync_costs(tmp_path)
+    one_line(caught.value)
+
+
+def test_a_line_that_its_implementation_does_not_compute_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="training needs pandas (pip install coexec[train])")
+    from coexec.predictors.train import train
+
+    for implementation, other in (("numpy_depthwise", "numpy_im2col"), ("conv2d_depthwise", "conv2d_direct")):
+        path = write_profile(tmp_path / implementation, 200) / MEASUREMENTS
+        lines = path.read_text().splitlines()
+        groups = HEADER.index("groups")
+        number = next(i for i, line in enumerate(lines) if f",{other}," in line and line.split(",")[groups] == "1")
+        lines[number] = lines[number].replace(other, implementation)
+        path.write_text("\n".join(lines) + "\n")
+        # Enough others of it, so that it is trained at all.
+        with pytest.raises(ProfileError, match=f"line {number + 1}: {implementation} does not compute such") as caught:
+            train(path.parent)
+        one_line(caught.value)
+
+
+def test_copies_of_lines_count_once(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="training needs pandas (pip install coexec[train])")
+    from coexec.predictors.train import train
+
+    path = write_profile(tmp_path / "p", 80) / MEASUREMENTS
+    once = [report.points for report in train(tmp_path / "p").models]
+    head, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(head + "".join(line * 2 for line in lines))
+    assert [report.points for report in train(tmp_path / "p").models] == once
 
 
 # Training and predicting
@@ -453,20 +623,32 @@ def _truncate(folder: Path) -> None:
         (_delete("predictors.json"), "coexec train"),
         (_delete("cpu_numpy_matmul.txt"), "cpu_numpy_matmul.txt"),
         (_write(DEVICE_FILE, b"{"), "no JSON"),
-        (_write(DEVICE_FILE, b"[1]"), "not a JSON object"),
-        (_write(DEVICE_FILE, b"\xff\xfe\x00"), "not text"),
-        (_write("predictors.json", b"null"), "not a JSON object"),
+        (_write(DEVICE_FILE, b"[1]"), "device.json is damaged"),
+        (_write(DEVICE_FILE, b"\xff\xfe\x00"), "no JSON"),
+        (_write("predictors.json", b"null"), "predictors.json is damaged"),
         (_json(DEVICE_FILE, lambda d: d.update(schema=99)), "upgrade coexec"),
-        (_json(DEVICE_FILE, lambda d: d.pop("schema")), "schema None"),
+        (_json(DEVICE_FILE, lambda d: d.pop("schema")), "schema"),
         (_json(DEVICE_FILE, lambda d: d.pop("cores")), "cores"),
-        (_json(DEVICE_FILE, lambda d: d.update(sync_us=float("nan"))), "sync_us is nan"),
-        (_json(DEVICE_FILE, lambda d: d.update(sync_us=-1.0)), "sync_us is -1"),
+        (_json(DEVICE_FILE, lambda d: d.update(sync_us=float("nan"))), "no JSON"),
+        (_json(DEVICE_FILE, lambda d: d.update(sync_us=-1.0)), "sync_us"),
+        (_json(DEVICE_FILE, lambda d: d.update(emulated_gpu=False)), "emulated_gpu False"),
+        (_json(DEVICE_FILE, lambda d: d.update(device_type="gpu")), "emulated_gpu True"),
+        (_json(DEVICE_FILE, lambda d: d.update(cores=60_000)), "cores is 60000"),
+        (_json(DEVICE_FILE, lambda d: d.update(compute_units=[1, 8])), "cores is 2"),
+        (_json(DEVICE_FILE, lambda d: d.update(threads=[64])), "64 threads"),
         (_json("predictors.json", lambda d: d.update(schema=2)), "upgrade coexec"),
         (_json("predictors.json", lambda d: d["features"]["cpu linear"].update(hash="0")), "other features"),
+        (_json("predictors.json", lambda d: d["features"]["cpu linear"]["names"].pop()), "other features"),
+        (_json("predictors.json", lambda d: d["features"].pop("cpu linear")), "other features"),
         (_json("predictors.json", lambda d: d.pop("models")), "damaged"),
-        (_json("predictors.json", lambda d: d["models"][0].update(work_us=[1.0])), "make no sense"),
-        (_json("predictors.json", lambda d: d["models"][0].update(mape=float("nan"))), "make no sense"),
-        (_json("predictors.json", lambda d: d["models"][0].update(file="../x.txt")), "not in the profile's folder"),
+        (_json("predictors.json", lambda d: d["models"][0].update(work_us=[1.0])), "rates"),
+        (_json("predictors.json", lambda d: d["models"][0].update(mape=-0.5)), "mape"),
+        (_json("predictors.json", lambda d: d["models"][0].update(file="../x.txt")), "'../x.txt'"),
+        (_json("predictors.json", lambda d: d["models"][0].update(file=None)), "no model"),
+        (_json("predictors.json", lambda d: d["models"][0].update(sha256=None)), "sha256"),
+        (_json("predictors.json", lambda d: d["models"][0].update(processor="gpu")), "computes no conv2d"),
+        (_json("predictors.json", lambda d: d["models"][0].update(op="linear")), "computes no linear"),
+        (_json("predictors.json", lambda d: d["models"].append(d["models"][0])), "twice"),
         (_truncate, "is not the file that"),
     ],
 )
@@ -474,7 +656,142 @@ def test_damaged_predictors_are_refused(damaged: Path, damage: Callable[[Path], 
     damage(damaged)
     with pytest.raises(ProfileError, match=message) as caught:
         Predictors.load(damaged)
-    assert "\n" not in str(caught.value)
+    one_line(caught.value)
+
+
+FREE = {"device_name", "device_id", "platform", "driver", "cpu_model", "sync", "note", "trained", "started", "python"}
+"""Any text (of at least a character for some) is possible there."""
+
+
+@pytest.mark.parametrize("name", [DEVICE_FILE, "predictors.json"])
+def test_no_damaged_field_of_a_profile_makes_nonsense(damaged: Path, name: str) -> None:
+    """Each field by each value: refused in one line, or taken for what it is."""
+    session = {"started": "2026-12-01", "load": 0.5, "seconds": 1.5, "points": 2}
+    replace(DEVICE, versions={"python": "3"}, sessions=(session,)).save(damaged)  # type: ignore[arg-type]
+    document = json.loads((damaged / name).read_text())
+    load: Callable[[Path], Any] = DeviceRecord.load if name == DEVICE_FILE else load_models
+    load(damaged)
+    for place in places(document):
+        original = at(document, place)
+        for title, value in VALUES.items():
+            (damaged / name).write_text(with_value(document, place, value))
+            try:
+                load(damaged)
+            except ProfileError as error:
+                one_line(error)
+                continue
+            now = json.loads(value)
+            assert title not in NUMBERS_THAT_CANNOT_BE or place[-1] == "seed" or "parameters" in place, (place, title)
+            if isinstance(original, int | float) and not isinstance(original, bool):
+                assert isinstance(now, int | float) and not isinstance(now, bool), (place, title)
+            else:
+                assert type(now) is type(original), (place, title)
+        optional = name == DEVICE_FILE and (place == ("sessions",) or set(place) & {"sessions", "versions"})
+        optional = optional or any(part in place for part in ("parameters", "versions"))
+        if isinstance(place[-1], str) and not (optional and place not in {("versions",), ("parameters",)}):
+            (damaged / name).write_text(without(document, place))
+            with pytest.raises(ProfileError) as caught:
+                load(damaged)
+                pytest.fail(f"{place} is not needed")
+            one_line(caught.value)
+
+
+@pytest.mark.parametrize("name", [DEVICE_FILE, "predictors.json"])
+def test_whole_files_of_a_profile(damaged: Path, name: str) -> None:
+    for title, content in whole_files(json.loads((damaged / name).read_text())).items():
+        (damaged / name).write_bytes(content)
+        with pytest.raises(ProfileError, match=name) as caught:
+            Predictors.load(damaged)
+            pytest.fail(f"{title} was taken")
+        one_line(caught.value)
+
+
+def _model(change: Callable[[str], str], fitting_hash: bool = True) -> Callable[[Path], None]:
+    """Another text for the model of matrix products, and the hash that goes with it."""
+
+    def damage(folder: Path) -> None:
+        path = folder / "cpu_numpy_matmul.txt"
+        text = change(path.read_text())
+        path.write_text(text)
+        data = json.loads((folder / "predictors.json").read_text())
+        entry = next(e for e in data["models"] if e["implementation"] == "numpy_matmul")
+        entry["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+        (folder / "predictors.json").write_text(json.dumps(data))
+
+    return damage
+
+
+def _same_length(pattern: str, put: str) -> Callable[[str], str]:
+    """The first number that the pattern captures replaced, without moving what follows."""
+    return lambda text: re.sub(
+        pattern, lambda m: m[0].replace(m[1], put.ljust(len(m[1]), "0")[: len(m[1])]), text, count=1
+    )
+
+
+MODEL_TEXTS: dict[str, Callable[[str], str]] = {
+    "empty": lambda text: "",
+    "something else": lambda text: "hello\n" * 1000,
+    "zeros": lambda text: "\0" * 1000,
+    **{
+        f"cut at {share}": lambda text, s=share: text[: int(len(text) * s)]
+        for share in (0.001, 0.01, 0.02, 0.1, 0.5, 0.9, 0.97, 0.99, 0.999)  # type: ignore[misc]
+    },
+    "middle missing": lambda text: text[:50_000] + text[60_000:],
+    "trees moved": lambda text: text.replace("Tree=5\n", "Tree=5\n\n", 1),
+    "three outputs": lambda text: text.replace("num_class=1", "num_class=3"),
+    "other objective": lambda text: text.replace("objective=regression", "objective=poisson", 1),
+    "fewer features": lambda text: re.sub(r"max_feature_idx=\d+", "max_feature_idx=3", text),
+    "other features": lambda text: text.replace("feature_names=rows depth", "feature_names=depth rows"),
+    "unknown feature": _same_length(r"split_feature=\d+ (\d\d) ", "99"),
+    "no leaves": lambda text: text.replace("num_leaves=15", "num_leaves=00", 1),
+    "more leaves": lambda text: text.replace("num_leaves=15", "num_leaves=99", 1),
+    "categories": lambda text: text.replace("num_cat=0", "num_cat=9", 1),
+    "by category": _same_length(r"decision_type=(\d)", "1"),
+    "circle": _same_length(r"left_child=(\d)", "0"),
+    "endless": _same_length(r"leaf_value=-?(\d\S+)", "1e999"),
+    "no number": _same_length(r"leaf_value=-?(\d\S+)", "nan "),
+    "categories of pandas": lambda text: text.replace("pandas_categorical:null", "pandas_categorical:[["),
+}
+
+
+@pytest.mark.parametrize("case", MODEL_TEXTS)
+def test_damaged_models_are_refused(damaged: Path, case: str) -> None:
+    """Before LightGBM reads them, which would end the process in most of these cases."""
+    text = (damaged / "cpu_numpy_matmul.txt").read_text()
+    assert MODEL_TEXTS[case](text) != text
+    _model(MODEL_TEXTS[case])(damaged)
+    with pytest.raises(ProfileError, match=r"cpu_numpy_matmul.txt is damaged") as caught:
+        Predictors.load(damaged)
+    one_line(caught.value)
+
+
+def test_models_that_predict_no_times_are_refused(damaged: Path) -> None:
+    _model(lambda text: re.sub(r"leaf_value=\S+", lambda m: f"leaf_value=9.{'0' * (len(m[0]) - 16)}e99", text))(damaged)
+    with pytest.raises(ProfileError, match="no numbers"), np.errstate(over="ignore"):
+        Predictors.load(damaged).cpu_us("linear", Linear(8, 64, 64).columns(), 1)
+
+
+def test_folders_that_are_no_profiles(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "folders" / DEVICE_FILE).mkdir(parents=True)
+    for profile in ("file", "empty", "folders", "none", "lines\nin it", "x" * 300, "x" * 70_000, "zero\0", "\ud800"):
+        with pytest.raises(ProfileError) as caught:
+            Predictors.load(f"{tmp_path}/{profile}")
+        one_line(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may read everything")
+@pytest.mark.parametrize("name", [".", DEVICE_FILE, "predictors.json", "cpu_numpy_matmul.txt"])
+def test_what_may_not_be_read(damaged: Path, name: str) -> None:
+    mode = (damaged / name).stat().st_mode
+    (damaged / name).chmod(0)
+    try:
+        with pytest.raises(ProfileError, match="cannot read") as caught:
+            Predictors.load(damaged)
+        one_line(caught.value)
+    finally:
+        (damaged / name).chmod(mode)
 
 
 def test_an_unknown_profile_is_refused() -> None:
@@ -559,6 +876,17 @@ def test_match_names_the_nearest_trained_profile(
     name, note = match(_device(driver="7"), 2) or ("", "")
     assert name in ("exact", "near") and "driver" in note and "'7'" in note
     assert match(_device(), 64) is None
+
+
+def test_match_passes_over_what_cannot_be_read(damaged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = {"gone": tmp_path / "gone", "file": tmp_path / "file" / "x", "damaged": damaged}
+    (tmp_path / "file").write_text("x")
+    monkeypatch.setattr("coexec.predictors.matching.shipped_profiles", lambda: shipped)
+    monkeypatch.setattr("coexec.predictors.matching.cpu_model", lambda: "Formula")
+    assert match(_device(), 2) == ("damaged", "")
+    for content in whole_files(json.loads((damaged / DEVICE_FILE).read_text())).values():
+        (damaged / DEVICE_FILE).write_bytes(content)
+        assert match(_device(), 2) is None
 
 
 def test_predictors_are_imported_without_their_heavy_packages() -> None:

@@ -75,7 +75,7 @@ def test_no_side_goes_without_and_none_has_more_than_there_is(
 
 def test_the_best_plan_notes_what_each_way_should_take() -> None:
     plans = {"a": 3.0, "b": 2.0, "c": 5.0}
-    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "")
+    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "", {})
     ways = [Way(name, 0, 1) for name in plans]
     best = best_over(ways, lambda way: replace(blank, predicted_ms=plans[way.name]))
     assert (best.predicted_ms, best.options) == (2.0, plans)
