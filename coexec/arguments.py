@@ -9,8 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coexec.api import load_graph
 from coexec.errors import InputError
+from coexec.graph import Graph
 from coexec.layout import Shape
+from coexec.whole_file import destination
 
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
@@ -24,6 +27,27 @@ def named_model(text: str) -> Any:
     if text in zoo.MODELS:
         return zoo.build(text)
     raise InputError(f"no model file {text!r} here, and none of coexec.zoo is called that ({', '.join(zoo.MODELS)})")
+
+
+def read_graph(
+    text: str,
+    shapes: Iterable[str],
+    targets: Mapping[str, str | None],
+    sources: Iterable[str | None] = (),
+) -> Graph:
+    """The graph of the model that ``text`` names, once the output files ``targets`` (by option) are known to be good.
+
+    ``sources`` are the files that are read besides the model and its weights.
+    """
+    model = named_model(text)
+    graph = load_graph(model, input_shapes(shapes))
+    read = [Path(source) for source in sources if source is not None]
+    if isinstance(model, str):
+        from coexec.frontends.onnx_read import external_files
+
+        read += [Path(model), *external_files(Path(model))]
+    check_targets({option: target for option, target in targets.items() if target is not None}, read)
+    return graph
 
 
 def model_title(text: str) -> str:
@@ -47,26 +71,52 @@ def duration_s(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", text.strip().lower())
     if not match or match[2] not in UNITS_S:
         raise InputError(f"{text!r} is not a duration; write 90s, 20m or 1h")
-    seconds = float(match[1]) * UNITS_S[match[2]]
-    if not (0 < seconds < math.inf):
-        raise InputError(f"{text!r} is not a duration longer than 0")
-    return seconds
+    return positive(f"the duration {text!r}", float(match[1]) * UNITS_S[match[2]])
 
 
-def check_target(option: str, target: str | None, sources: Iterable[str | None] = ()) -> None:
-    """Refuse an output file that cannot be written or is one of the input files, before any work is done."""
-    if target is None:
-        return
-    path = Path(target)
-    if path.is_dir():
-        raise InputError(f"{option} {target} is a folder; name a file")
-    if not path.absolute().parent.is_dir():
-        raise InputError(f"{option} {target}: there is no folder {path.absolute().parent}; make it first")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise InputError(f"{option} {target}: the folder {path.absolute().parent} is not writable")
-    for source in sources:
-        if source and path.exists() and Path(source).exists() and path.samefile(source):
+def positive(what: str, value: float) -> float:
+    """The value; InputError unless it is a positive finite number."""
+    if not 0 < value < math.inf:
+        raise InputError(f"{what} must be a positive finite number, not {value}")
+    return value
+
+
+def check_path(what: str, text: str) -> None:
+    """Refuse a text that no file can be called by (too long, with a NUL, ...) or whose folder must not be searched."""
+    try:
+        Path(text).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it may be made, or it names something else
+    except (OSError, ValueError) as error:
+        shown = text if len(text) <= 100 else f"{text[:97]}..."
+        raise InputError(f"{what} {shown!r}: {getattr(error, 'strerror', None) or error}") from error
+
+
+def check_targets(targets: Mapping[str, str], sources: Iterable[Path]) -> None:
+    """Refuse output files (by option) that cannot be written, are one and the same, or are among the input files."""
+    seen: dict[str, Path] = {}
+    for option, target in targets.items():
+        try:
+            path = destination(target)
+        except OSError as error:
+            raise InputError(f"{option} {target}: {error.strerror or error}") from error
+        if not path.parent.is_dir():
+            raise InputError(f"{option} {target}: there is no folder {path.parent}; make it first")
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise InputError(f"{option} {target}: the folder {path.parent} is not writable")
+        if any(_same_file(path, source) for source in sources):
             raise InputError(f"{option} {target} is also what is read; name another file")
+        for other, earlier in seen.items():
+            if _same_file(path, earlier):
+                raise InputError(f"{other} and {option} are both {target}; name two files")
+        seen[option] = path
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    """Whether both are one file, by whatever links, or one place where none is yet."""
+    if path.exists() and other.exists():
+        return path.samefile(other)
+    return path == other
 
 
 def one_of(given: Mapping[str, str | None]) -> None:

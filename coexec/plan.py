@@ -16,6 +16,7 @@ from coexec.documents import Count, Duration, Size, Workers, checked, parse, rea
 from coexec.errors import PlanError
 from coexec.graph import Graph, Node
 from coexec.ops.base import Axis, SplitOp
+from coexec.whole_file import replacing
 
 SCHEMA = 1
 Side = Literal["cpu", "gpu"]
@@ -159,14 +160,9 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan as JSON; an existing file is replaced in one step or stays as it was."""
-        target = Path(path)
-        draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        try:
-            draft.write_text(json.dumps(self.to_json(), indent=1) + "\n", encoding="utf-8")
-            draft.replace(target)
-        except OSError as error:
-            draft.unlink(missing_ok=True)
-            raise PlanError(f"cannot write the plan to {target}: {error.strerror}") from error
+        text = json.dumps(self.to_json(), indent=1) + "\n"
+        with replacing(path, PlanError) as file:
+            file.write(text.encode())
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Plan:

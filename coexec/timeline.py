@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from coexec.costs import OpCosts
 from coexec.errors import InputError
 from coexec.graph import Graph
 from coexec.plan import Plan, Side, Task
+from coexec.whole_file import replacing
 
 THREADS: dict[Side, int] = {"cpu": 0, "gpu": 1}
 
@@ -75,15 +74,9 @@ def chrome_trace(plan: Plan, spans: list[Span]) -> dict[str, Any]:
 
 def save_timeline(path: str, graph: Graph, plan: Plan, costs: OpCosts) -> None:
     """Write the predicted timeline; an existing file is replaced in one step, or stays as it was."""
-    target = Path(path)
-    draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs))))
-        draft.replace(target)
-    except OSError as error:
-        raise InputError(f"cannot write the timeline to {path}: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
+    text = json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs)))
+    with replacing(path, InputError) as file:
+        file.write(text.encode())
 
 
 def _hand_over_us(plan: Plan) -> float:

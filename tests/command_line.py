@@ -45,7 +45,7 @@ class Result:
 
 def coexec(*arguments: str | Path, opencl: bool = False, setup: str = "") -> Result:
     """Run ``coexec ARGUMENTS``; without OpenCL unless asked for; after ``setup`` (Python) in the same process."""
-    command = COMMAND if not setup else (sys.executable, "-c", f"{setup}\nfrom coexec.cli.commands import main\nmain()")
+    command = COMMAND if not setup else (sys.executable, "-c", f"{setup}\nfrom coexec.__main__ import main\nmain()")
     done = subprocess.run(
         [*command, *map(str, arguments)], env=environment(opencl), capture_output=True, text=True, timeout=300
     )

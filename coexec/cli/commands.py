@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from coexec.cli.terminal import exit_code_of, output, say, warn_in_lines
+from coexec.cli.terminal import claim_streams, exit_code_of, output, say, warn_in_lines
 
 app = typer.Typer(
     name="coexec",
@@ -19,14 +18,34 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="ONNX file, or a name in coexec.zoo (resnet18, ...).")]
+
+def _paths(param: typer.CallbackParam, value: Any) -> Any:
+    """The value of an option or argument that takes a path (or several, or None); InputError if it can be none."""
+    from coexec.arguments import check_path
+
+    for text in value if isinstance(value, list) else [value]:
+        if text is not None:
+            check_path(param.opts[-1], text)
+    return value
+
+
+def _positive(param: typer.CallbackParam, value: float | None) -> float | None:
+    """The value of an option that takes a positive number (or None)."""
+    from coexec.arguments import positive
+
+    return None if value is None else positive(param.opts[-1], value)
+
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", callback=_paths, help="ONNX file, or a name in coexec.zoo (resnet18, ...).")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout, and nothing else.")]
 Device = Annotated[
     str | None, typer.Option(help="OpenCL device as `coexec devices` names it, or cpu. Default: the best one.")
 ]
 Profile = Annotated[
     str | None,
-    typer.Option(help="Profile by name or folder, or measure. Default: the one that fits the device."),
+    typer.Option(callback=_paths, help="Profile by name or folder, or measure. Default: the one that fits the device."),
 ]
 CpuThreads = Annotated[int | None, typer.Option(min=1, help="Threads of the CPU side. Default: the planner's choice.")]
 ComputeUnits = Annotated[
@@ -38,22 +57,30 @@ InputShape = Annotated[
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Show what each layer's alternatives should cost.")]
 Timeline = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Write the predicted timeline as a Chrome trace (ui.perfetto.dev).")
+    str | None,
+    typer.Option(
+        metavar="FILE", callback=_paths, help="Write the predicted timeline as a Chrome trace (ui.perfetto.dev)."
+    ),
 ]
-PlanFile = Annotated[str | None, typer.Option("-o", "--output", metavar="FILE", help="Write the plan as JSON.")]
+PlanFile = Annotated[
+    str | None, typer.Option("-o", "--output", metavar="FILE", callback=_paths, help="Write the plan as JSON.")
+]
 
 _debug = False
 
 
-def main() -> None:
-    """Entry point of the ``coexec`` command."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line; returns its exit code: 0 done, 1 fault, 2 bad input or usage, 3 device trouble."""
+    """Run one command line; returns its exit code: 0 done, 1 fault, 2 bad input or usage, 3 device trouble.
+
+    Takes over this process's stdout and stderr. Raises KeyboardInterrupt for Ctrl-C.
+    """
+
+    def command() -> Any:
+        claim_streams()
+        return app(list(arguments), prog_name="coexec", standalone_mode=False)
+
     warn_in_lines()
-    return exit_code_of(lambda: app(list(arguments), prog_name="coexec", standalone_mode=False), debug=lambda: _debug)
+    return exit_code_of(command, debug=lambda: _debug)
 
 
 def _show_version(wanted: bool) -> None:
@@ -85,7 +112,7 @@ def devices(json: Json = False) -> None:
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Option(help="ONNX file, or a name in coexec.zoo.")] = "resnet18",
+    model: Annotated[str, typer.Option(callback=_paths, help="ONNX file, or a name in coexec.zoo.")] = "resnet18",
     device: Device = None,
     profile: Profile = None,
     cpu_threads: CpuThreads = None,
@@ -126,7 +153,9 @@ def partition(
     cpu_threads: CpuThreads = None,
     compute_units: ComputeUnits = None,
     sync: SyncName = None,
-    effort: Annotated[float | None, typer.Option(help="Seconds that --profile measure may take.")] = None,
+    effort: Annotated[
+        float | None, typer.Option(callback=_positive, help="Seconds that --profile measure may take.")
+    ] = None,
     explain: Explain = False,
     timeline: Timeline = None,
     plan_file: PlanFile = None,
@@ -135,10 +164,11 @@ def partition(
 ) -> None:
     """Plan a model for a device of this machine."""
     with output(json) as out:
+        from coexec.arguments import read_graph
         from coexec.cli.tables import plan_view
         from coexec.planning import plan_here, result_of
 
-        graph = _read_graph(model, input_shape, plan_file, timeline)
+        graph = read_graph(model, input_shape or (), {"--output": plan_file, "--timeline": timeline})
         with out.progress() as progress:
             progress(0, 1, "planning")
             planned = plan_here(graph, device, profile, cpu_threads, compute_units, sync, effort, progress=progress)
@@ -148,7 +178,7 @@ def partition(
 @app.command()
 def predict(
     model: ModelName,
-    profile: Annotated[str, typer.Option(help="Name or folder of a trained profile.")],
+    profile: Annotated[str, typer.Option(callback=_paths, help="Name or folder of a trained profile.")],
     cpu_threads: CpuThreads = None,
     compute_units: ComputeUnits = None,
     explain: Explain = False,
@@ -159,10 +189,11 @@ def predict(
 ) -> None:
     """Plan a model for the device of a profile, which need not be here."""
     with output(json) as out:
+        from coexec.arguments import read_graph
         from coexec.cli.tables import plan_view
         from coexec.planning import plan_for_profile, result_of
 
-        graph = _read_graph(model, input_shape, plan_file, timeline)
+        graph = read_graph(model, input_shape or (), {"--output": plan_file, "--timeline": timeline})
         planned = plan_for_profile(graph, profile, cpu_threads, compute_units)
         out.show(result_of(planned, explain, timeline, plan_file), plan_view)
 
@@ -170,11 +201,16 @@ def predict(
 @app.command("run")
 def run_model(
     model: ModelName,
-    plan: Annotated[str | None, typer.Option(metavar="FILE", help="Plan file. Default: plan now.")] = None,
-    inputs: Annotated[
-        str | None, typer.Option("--input", metavar="FILE", help=".npz file with one array per input, by name.")
+    plan: Annotated[
+        str | None, typer.Option(metavar="FILE", callback=_paths, help="Plan file. Default: plan now.")
     ] = None,
-    outputs: Annotated[str | None, typer.Option("--output", metavar="FILE", help=".npz file to write.")] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option("--input", metavar="FILE", callback=_paths, help=".npz file with one array per input, by name."),
+    ] = None,
+    outputs: Annotated[
+        str | None, typer.Option("--output", metavar="FILE", callback=_paths, help=".npz file to write.")
+    ] = None,
     repeat: Annotated[int, typer.Option(min=1, help="Timed runs, after one that warms up.")] = 5,
     device: Device = None,
     profile: Profile = None,
@@ -212,7 +248,9 @@ def sync(
 
 @app.command()
 def profile(
-    folder: Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Folder of the profile.")],
+    folder: Annotated[
+        str, typer.Option("-o", "--output", metavar="DIR", callback=_paths, help="Folder of the profile.")
+    ],
     device: Device = None,
     budget: Annotated[str, typer.Option(help="How long to measure: 90s, 20m, 1h.")] = "20m",
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a profile that was begun.")] = False,
@@ -242,7 +280,7 @@ def profile(
 
 @app.command()
 def train(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="Folder that `coexec profile` wrote.")],
+    folder: Annotated[str, typer.Argument(metavar="DIR", callback=_paths, help="Folder that `coexec profile` wrote.")],
     trials: Annotated[int, typer.Option(min=0, help="Optuna trials per model; 0 does not tune.")] = 0,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Optuna storage, to go on later.")] = None,
     json: Json = False,
@@ -259,16 +297,18 @@ def train(
 
 @app.command()
 def validate(
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="ONNX file, or a name in coexec.zoo.")] = None,
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", callback=_paths, help="ONNX file, or a name in coexec.zoo.")
+    ] = None,
     suite: Annotated[str | None, typer.Option(help="Layers that come with coexec: linear or conv.")] = None,
-    layers: Annotated[str | None, typer.Option(metavar="FILE", help="JSON file of layers.")] = None,
+    layers: Annotated[str | None, typer.Option(metavar="FILE", callback=_paths, help="JSON file of layers.")] = None,
     device: Device = None,
     profile: Profile = None,
     cpu_threads: CpuThreads = None,
     compute_units: ComputeUnits = None,
     sync: SyncName = None,
     step: Annotated[int | None, typer.Option(min=1, help="Units between the cuts of the grid.")] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds per layer.")] = 4.0,
+    seconds: Annotated[float, typer.Option(callback=_positive, help="Seconds per layer.")] = 4.0,
     input_shape: InputShape = None,
     json: Json = False,
 ) -> None:
@@ -301,16 +341,20 @@ def validate(
 
 @app.command()
 def bench(
-    models: Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="ONNX files or zoo names.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="[MODEL]...", callback=_paths, help="ONNX files or zoo names.")
+    ] = None,
     suite: Annotated[str | None, typer.Option(help="layers (the default), or models (all of the zoo).")] = None,
-    layer_file: Annotated[str | None, typer.Option("--layers", metavar="FILE", help="JSON file of layers.")] = None,
+    layer_file: Annotated[
+        str | None, typer.Option("--layers", metavar="FILE", callback=_paths, help="JSON file of layers.")
+    ] = None,
     peers: Annotated[str | None, typer.Option(help="Libraries to compare with, a,b; default: all installed.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each library.")] = 1,
     device: Device = None,
     profile: Profile = None,
     sync: SyncName = None,
     rounds: Annotated[int, typer.Option(min=3, help="Measurements of each thing, at least.")] = 20,
-    seconds: Annotated[float, typer.Option(help="Seconds per layer or model, at least.")] = 2.0,
+    seconds: Annotated[float, typer.Option(callback=_positive, help="Seconds per layer or model, at least.")] = 2.0,
     json: Json = False,
 ) -> None:
     """Compare with either side alone and with other libraries."""
@@ -341,14 +385,3 @@ def bench(
                 layers = [layer for name in ([layer_file] if layer_file else SUITES) for layer in load_layers(name)]
                 document = bench_layers(layers, profile=profile or "measure", **common)
         out.show(document, bench_view)
-
-
-def _read_graph(model: str, input_shape: list[str] | None, *targets: str | None) -> Any:
-    """The model's graph, after a check that the output files can be written."""
-    from coexec.api import load_graph
-    from coexec.arguments import check_target, input_shapes, named_model
-
-    shapes = input_shapes(input_shape or ())
-    for target in targets:
-        check_target("output", target, [model])
-    return load_graph(named_model(model), shapes)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from coexec.api import best_plan, build, choose_device, load_graph
-from coexec.arguments import check_target, input_shapes, named_model
-from coexec.cli.npz import load_arrays, save_arrays
+from coexec.api import best_plan, build, choose_device
+from coexec.arguments import read_graph
+from coexec.cli.npz import check_names, load_arrays, save_arrays
 from coexec.errors import InputError
 from coexec.executor import check_feeds
 from coexec.graph import Graph
@@ -40,8 +40,9 @@ def run_file(
     """
     if plan is not None and (device is not None or profile is not None):
         raise InputError("--plan says what runs where; leave out --device and --profile, or --plan")
-    check_target("--output", outputs, [model, plan, inputs])
-    graph = load_graph(named_model(model), input_shapes(shapes))
+    graph = read_graph(model, shapes, {"--output": outputs}, [plan, inputs])
+    if outputs is not None:
+        check_names(outputs, graph.outputs)
     if inputs is None:
         raise InputError(f"--input FILE.npz is missing; the model's inputs are: {_ports(graph)}")
     feeds = load_arrays(inputs)

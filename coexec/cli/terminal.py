@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -11,18 +12,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console, RenderableType
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from coexec.cli import INTERRUPTED
 from coexec.errors import CoexecError
 from coexec.progress import Progress as Report
 from coexec.progress import quiet
 
-INTERRUPTED = 130
-"""What shells give a command that Ctrl-C ended."""
+BROKEN_PIPE = 141
+"""What shells give a command that ended because nobody reads its output any more."""
 PIPE_WIDTH = 200
 """Columns where the output is no terminal."""
 WIDEST = 1000
@@ -35,6 +38,53 @@ class Interrupted(Exception):
     """Ctrl-C, on its way to `exit_code_of`; a KeyboardInterrupt would be handled by the option parser."""
 
 
+class ReaderGone(Exception):
+    """Nobody reads standard output any more (``| head``)."""
+
+
+class _Stdout(io.FileIO):
+    """Standard output, whose failures reach `exit_code_of`; an OSError would be handled on the way there.
+
+    After the first failure or Ctrl-C all that comes is dropped, lest a later flush fail again or write it twice.
+    """
+
+    def __init__(self, descriptor: int, closefd: bool) -> None:
+        super().__init__(descriptor, "w", closefd=closefd)
+        self._lost = False
+
+    def write(self, data: Any) -> int:
+        if self._lost:
+            return len(data)
+        self._lost = True  # until it is written
+        try:
+            written = super().write(data)
+        except BrokenPipeError as error:
+            raise ReaderGone from error
+        except OSError as error:
+            raise CoexecError(f"cannot write to stdout: {error.strerror}; send it elsewhere") from error
+        self._lost = False
+        return written
+
+
+def claim_streams() -> None:
+    """Write to stdout through `_Stdout` from now on; CoexecError if it is closed.
+
+    A closed stderr becomes the null device, lest the next file that is opened take its place.
+    """
+    if sys.stdout is None:
+        raise CoexecError("stdout is closed; redirect it to /dev/null if its content is not wanted")
+    sys.stdout = _stdout(1, sys.stdout.encoding, closefd=False)
+    if sys.stderr is None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _stdout(descriptor: int, encoding: str, closefd: bool) -> io.TextIOWrapper:
+    """Text output by lines; what the encoding lacks is shown as an escape."""
+    stream = io.BufferedWriter(_Stdout(descriptor, closefd))
+    return io.TextIOWrapper(stream, encoding, errors="backslashreplace", line_buffering=True)
+
+
 @dataclass(frozen=True)
 class Output:
     """Where a command's result goes: as JSON to ``stream``, or as tables to stdout (``stream`` None)."""
@@ -44,9 +94,7 @@ class Output:
     def show(self, document: Document, view: View) -> None:
         """The result; once per command."""
         if self.stream is not None:
-            json.dump(plain(document), self.stream, indent=1, allow_nan=False)
-            self.stream.write("\n")
-            self.stream.flush()
+            self.stream.write(json.dumps(plain(document), indent=1, allow_nan=False) + "\n")
             return
         for part in view(document):
             show(part)
@@ -77,7 +125,7 @@ def output(as_json: bool) -> Iterator[Output]:
             yield Output(None)
             return
         sys.stdout.flush()
-        with os.fdopen(os.dup(1), "w") as stream:
+        with _stdout(os.dup(1), "utf-8", closefd=True) as stream:
             os.dup2(2, 1)
             yield Output(stream)
     except KeyboardInterrupt as error:
@@ -95,8 +143,11 @@ def show(part: RenderableType) -> None:
 
 
 def say(text: str) -> None:
-    """One line for people on stderr."""
-    print(" ".join(text.split()), file=sys.stderr)
+    """One line for people on stderr; nothing where that cannot be written."""
+    try:
+        print(" ".join(text.split()), file=sys.stderr)
+    except OSError:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - what is left in the old one's buffer would fail at exit
 
 
 def plain(value: Any) -> Any:
@@ -126,16 +177,20 @@ def warn_in_lines() -> None:
 
 
 def exit_code_of(command: Callable[[], Any], debug: Callable[[], bool]) -> int:
-    """Run a command; whatever it raises becomes an exit code and one line on stderr.
+    """Run a command; whatever it raises becomes an exit code and one line on stderr, except KeyboardInterrupt.
 
     Shows the traceback as well if ``debug()``, which is asked after the command has run.
     """
     try:
-        code = command()
-        return INTERRUPTED if code == INTERRUPTED else int(code or 0)
-    except (KeyboardInterrupt, Interrupted):
-        say("coexec: interrupted")
-        return INTERRUPTED
+        code = int(command() or 0)
+        sys.stdout.flush()
+        if code == INTERRUPTED:  # how the option parser reports one of its own
+            raise KeyboardInterrupt
+        return code
+    except Interrupted as error:
+        raise KeyboardInterrupt from error
+    except ReaderGone:
+        return BROKEN_PIPE
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except CoexecError as error:

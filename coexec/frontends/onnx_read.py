@@ -258,6 +258,12 @@ class _Places:
         return loaded
 
 
+def external_files(path: Path) -> set[Path]:
+    """The files of a model's external weights; for a model that `read_model` has accepted."""
+    places = (_Places(path.parent, str(path)).find(tensor) for tensor in _tensors(_parse(path)))
+    return {place[0] for place in places if place is not None}
+
+
 def _inside(root: Path, location: str, what: str) -> Path:
     """The existing regular file ``location`` below ``root``, symbolic links followed."""
     windows = PureWindowsPath(location)

@@ -32,6 +32,7 @@ from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
 from coexec.ops.split_ops import SPLIT_OPS
 from coexec.plan import Side
+from coexec.whole_file import replacing
 
 SCHEMA = 1
 DEVICE, MEASUREMENTS, SYNC_COSTS = "device.json", "measurements.csv", "sync.csv"
@@ -451,13 +452,8 @@ def write_json(path: Path, data: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in one step, or raise ProfileError."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        draft.unlink(missing_ok=True)
-        raise ProfileError(f"cannot write {path}: {error.strerror}") from error
+    with replacing(path, ProfileError) as file:
+        file.write(text.encode())
 
 
 def _line(cells: Sequence[Any]) -> bytes:

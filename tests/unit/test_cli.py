@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import warnings
+import zipfile
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import onnx
 import pytest
-from command_line import NO_OPENCL, Result, coexec, expected_output, small_input, small_model
+from command_line import (
+    COMMAND,
+    NO_OPENCL,
+    Result,
+    coexec,
+    environment,
+    expected_output,
+    small_input,
+    small_model,
+)
 from synthetic_device import write_profile
 
+from coexec.errors import InputError
 from coexec.predictors.model import shipped_profiles
 
 X = small_input()
@@ -176,6 +193,28 @@ def test_tables_keep_every_number(folder: Path, profile: Path) -> None:
 
 # Exit codes and one-line errors
 
+PATHS = [
+    "partition @@",
+    "partition @small.onnx --profile @@",
+    "partition @small.onnx -o @@",
+    "partition @small.onnx --timeline @@",
+    "predict @small.onnx --profile @@",
+    "run @@",
+    "run @small.onnx --plan @@",
+    "run @small.onnx --input @@",
+    "run @small.onnx --output @@",
+    "demo --model @@",
+    "profile -o @@",
+    "train @@",
+    "validate @@",
+    "validate --layers @@",
+    "bench @small.onnx @@",
+    "bench --layers @@",
+]
+"""Every place of a path; @@ is one that cannot be."""
+
+NUMBERS = ["partition @small.onnx --effort", "validate --suite linear --seconds", "bench --seconds"]
+
 ERRORS = [
     (2, "partition @missing.onnx", ["missing.onnx"]),
     (2, "partition nothing", ["'nothing'", "resnet18"]),
@@ -222,6 +261,9 @@ ERRORS = [
     (2, "validate @small.onnx --suite linear", ["--suite"]),
     (3, "validate --suite linear", ["no usable OpenCL device"]),
     (2, "bench --suite nosuch", ["nosuch"]),
+    (2, "partition " + "n" * 256, ["File name too long"]),
+    (2, "partition @small.onnx --effort nan", ["positive finite"]),
+    (2, "profile -o @new --budget " + "9" * 400, ["positive finite"]),
     (2, "nosuch", ["nosuch", "--help"]),
     (2, "devices --nosuch", ["--nosuch", "--help"]),
     (2, "partition", ["MODEL"]),
@@ -233,6 +275,26 @@ def test_errors_are_one_line(folder: Path, code: int, words: str, expected: list
     before = sorted(p.name for p in folder.iterdir())
     _one_line(coexec(*in_folder(folder, words), *(["--json"] if code == 3 else [])), code, expected)
     assert sorted(p.name for p in folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("words", PATHS)
+def test_paths_are_checked_everywhere(folder: Path, words: str) -> None:
+    _refused_in_process(in_folder(folder, words.replace("@@", "n" * 256)), "File name too long")
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "0"])
+@pytest.mark.parametrize("words", NUMBERS)
+def test_numbers_are_checked_everywhere(folder: Path, words: str, value: str) -> None:
+    _refused_in_process([*in_folder(folder, words), value], "positive finite number")
+
+
+def _refused_in_process(arguments: list[str], expected: str) -> None:
+    """As exit code 2 with one line; a process of its own for each would take long."""
+    from coexec.cli.commands import app
+
+    with pytest.raises(InputError, match=expected) as raised:
+        app(arguments, standalone_mode=False)
+    assert len(str(raised.value).splitlines()) == 1
 
 
 def _one_line(result: Result, code: int, expected: list[str]) -> None:
@@ -346,22 +408,105 @@ def test_warnings_are_one_line_each() -> None:
     assert coexec("devices", setup=warn).err == "warning: two lines\n"
 
 
+@pytest.mark.parametrize("name", ["typer", "rich.console", "coexec.cli.commands", "coexec.cli.terminal"])
+def test_interrupt_while_the_command_is_loaded(name: str) -> None:
+    """By its entry point, as installed."""
+    (entry,) = entry_points(group="console_scripts", name="coexec")
+    wait = (
+        "import sys, time\n"
+        "class Wait:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {name!r}: print('ready', file=sys.stderr, flush=True); time.sleep(60)\n"
+        "sys.meta_path.insert(0, Wait())\n"
+        f"from {entry.module} import {entry.attr}; {entry.attr}()"
+    )
+    assert _interrupted([sys.executable, "-c", wait, "devices"]) == (130, "", "coexec: interrupted\n")
+
+
+def test_interrupt_while_arguments_are_checked(folder: Path) -> None:
+    check = (
+        "import sys, time, coexec.arguments as a\n"
+        "def check(*_): print('ready', file=sys.stderr, flush=True); time.sleep(60)\n"
+        "a.check_path = check\n"
+        "from coexec.__main__ import main; main()"
+    )
+    command = [sys.executable, "-c", check, "partition", str(folder / "small.onnx")]
+    assert _interrupted(command) == (130, "", "coexec: interrupted\n")
+
+
 def test_interrupt() -> None:
     sleep = (
         "import sys, time, coexec.cli.device_report as d\n"
         "def report(): print('ready', file=sys.stderr, flush=True); time.sleep(60)\n"
         "d.device_report = report\n"
-        "from coexec.cli.commands import main; main()"
+        "from coexec.__main__ import main; main()"
     )
     command = [sys.executable, "-c", sleep, "devices", "--json"]
+    assert _interrupted(command) == (130, "", "coexec: interrupted\n")
+
+
+def _interrupted(command: list[str]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr after Ctrl-C, pressed when the command has said "ready"."""
     with subprocess.Popen(
         command, env={**os.environ, **NO_OPENCL}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         assert process.stderr.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (130, "", "coexec: interrupted\n")
+        out, err = process.communicate(timeout=30)
+    return process.returncode, out, err
+
+
+# Streams
+
+SHOWING = ["devices", "devices --json", "--help", "--version", "bench --help"]
+
+
+def in_shell(words: str, redirection: str) -> Result:
+    """The command line with a shell's redirections or pipe; the exit code is the command's."""
+    command = f"{shlex.join([*COMMAND, *words.split()])} {redirection}; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], env=environment(False), capture_output=True, text=True, timeout=60)
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize("words", SHOWING)
+@pytest.mark.parametrize(
+    ("redirection", "code", "said"),
+    [
+        ("| head -c 0", 141, ""),
+        ("2>&1 | head -c 0", 141, ""),
+        ("> /dev/full", 2, "coexec: cannot write to stdout: No space left on device; send it elsewhere\n"),
+        (">&-", 2, "coexec: stdout is closed; redirect it to /dev/null if its content is not wanted\n"),
+        (">&- 2>&-", 2, ""),
+    ],
+)
+def test_stdout_that_takes_nothing(words: str, redirection: str, code: int, said: str) -> None:
+    # A reader that has gone before the command starts to write: else the pipe's buffer might take it all.
+    redirection = redirection.replace("| head -c 0", "| true")
+    result = in_shell(words, redirection)
+    assert (result.code, result.out, result.err) == (code, "", said)
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "<&- 2>&-", "2>/dev/full", "2> >(true)"])
+def test_stderr_is_not_needed(folder: Path, redirection: str) -> None:
+    """Nor does what belongs there come to stdout; this command warns."""
+    words = f"partition {folder / 'small.onnx'} --json"
+    result = in_shell(words, redirection)
+    assert result.code == 0 and result.err == ""
+    assert set(json.loads(result.out)) >= {"plan"}
+    assert in_shell("partition nothing", redirection).code == 2
+
+
+def test_stdout_that_lacks_a_letter(tmp_path: Path) -> None:
+    onnx.save(relu_model(["\u00fc"]), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=np.ones(3, np.float32))
+    words = f"run {tmp_path / 'm.onnx'} --input {tmp_path / 'in.npz'}"
+    result = in_shell(f"{words}", "| PYTHONIOENCODING= cat")
+    assert result.code == 0 and "\u00fc" in result.out
+    narrow = subprocess.run(
+        [*COMMAND, *words.split()], env={**environment(False), "PYTHONIOENCODING": "ascii"}, capture_output=True
+    )
+    assert narrow.returncode == 0 and b"\\xfc" in narrow.stdout
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["--version"]], ids=" ".join)
@@ -402,7 +547,94 @@ def test_a_saved_plan_runs_without_predictors(folder: Path) -> None:
     assert done.stdout == "[]\n"
 
 
+# Output files
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> Path:
+    """A model with its weights in a file beside it, what runs it, and links to all of them."""
+    onnx.save(small_model(), tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    np.savez(tmp_path / "in.npz", input=X)
+    for name in ("plan.json", "old.json"):
+        (tmp_path / name).write_text("precious")
+    for name in ("m.onnx", "w.bin", "in.npz", "plan.json", "old.json"):
+        (tmp_path / f"soft_{name}").symlink_to(name)
+        (tmp_path / f"hard_{name}").hardlink_to(tmp_path / name)
+    (tmp_path / "soft_new").symlink_to("new")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", ["@", "@soft_", "@hard_", "@folder/../"])
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("partition @m.onnx -o KINDm.onnx", "also what is read"),
+        ("partition @m.onnx -o KINDw.bin", "also what is read"),
+        ("partition @m.onnx --timeline KINDw.bin", "also what is read"),
+        ("run @m.onnx --input @in.npz --output KINDw.bin", "also what is read"),
+        ("run @m.onnx --input @in.npz --output KINDin.npz", "also what is read"),
+        ("run @m.onnx --input @in.npz --plan @plan.json --output KINDplan.json", "also what is read"),
+        ("partition @m.onnx -o @old.json --timeline KINDold.json", "name two files"),
+    ],
+)
+def test_no_output_overwrites_what_is_read_or_written(outputs: Path, words: str, expected: str, kind: str) -> None:
+    _refused(outputs, words.replace("KIND", kind), expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("partition @m.onnx -o @new --timeline @new", "name two files"),
+        ("partition @m.onnx -o @new --timeline @soft_new", "name two files"),
+        ("partition @m.onnx -o @folder", "is a folder"),
+        ("partition @m.onnx --timeline @fifo", "no regular file"),
+        ("run @m.onnx --input @in.npz --output @fifo", "no regular file"),
+        ("partition @m.onnx -o @m.onnx/new", "Not a directory"),
+    ],
+)
+def test_outputs_that_cannot_be(outputs: Path, words: str, expected: str) -> None:
+    _refused(outputs, words, expected)
+
+
+def _refused(folder: Path, words: str, expected: str) -> None:
+    """With one line, and every file stays as it was."""
+
+    def state() -> dict[str, object]:
+        return {p.name: (p.lstat().st_ino, p.is_file() and p.read_bytes()) for p in folder.iterdir()}
+
+    before = state()
+    _refused_in_process(in_folder(folder, words), expected)
+    assert state() == before
+
+
+def test_a_pipe_is_no_output_file(folder: Path) -> None:
+    _one_line(coexec("partition", folder / "small.onnx", "-o", "/dev/stdout"), 2, ["no regular file"])
+
+
 # What the commands are made of
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -1.0, 0.0, -0.0])
+def test_positive(value: float) -> None:
+    from coexec.arguments import positive
+
+    with pytest.raises(InputError, match="--effort must be a positive finite number"):
+        positive("--effort", value)
+    assert positive("--effort", 0.5) == 0.5
+
+
+@pytest.mark.parametrize("text", ["n" * 256, "n/" * 3000, "nul\0", "\ud800", "@loop"])
+def test_paths_that_cannot_be(tmp_path: Path, text: str) -> None:
+    from coexec.arguments import check_path
+
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InputError) as raised:
+        check_path("--plan", text.replace("@", f"{tmp_path}/"))
+    assert str(raised.value).startswith("--plan ") and len(str(raised.value)) < 300
+    for fine in ("", "resnet18", str(tmp_path), str(tmp_path / "new"), __file__, f"{__file__}/below"):
+        check_path("--plan", fine)
 
 
 @pytest.mark.parametrize(
@@ -429,17 +661,114 @@ def test_input_shapes() -> None:
     assert input_shapes(["a=1x3x224x224", "b:0=7", "c=d=2,3"]) == {"a": (1, 3, 224, 224), "b:0": (7,), "c=d": (2, 3)}
 
 
-@pytest.mark.parametrize("name", ["file", "args", "a/b", "ünïcode", "x.npy"])
-def test_npz_takes_any_name(tmp_path: Path, name: str) -> None:
-    from coexec.cli.npz import load_arrays, save_arrays
+FINE_NAMES = (["file"], ["args"], ["a/b"], ["/a"], ["../a", "a"], ["ünïcode"], ["x.npy"], ["n" * 65000], ["a", "A"])
+BAD_NAMES = (["n" * 70000], ["ü" * 33000], ["a\0b"], ["a\0b", "a\0c"], ["y", "y.npy"])
 
-    values = {name: np.arange(6.0).reshape(2, 3), "other": np.array(5, np.int64)}
-    save_arrays(str(tmp_path / "a.npz"), values)
-    loaded = load_arrays(str(tmp_path / "a.npz"))
+
+def relu_model(names: list[str]) -> onnx.ModelProto:
+    """From input "x" (3 numbers) to outputs of these names."""
+    value = onnx.helper.make_tensor_value_info
+    nodes = [onnx.helper.make_node("Relu", ["x"], [name], name=f"n{i}") for i, name in enumerate(names)]
+    ends = [value(name, onnx.TensorProto.FLOAT, [3]) for name in names]
+    graph = onnx.helper.make_graph(nodes, "relus", [value("x", onnx.TensorProto.FLOAT, [3])], ends)
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+
+
+@pytest.mark.parametrize("names", [*FINE_NAMES, *BAD_NAMES], ids=lambda names: ascii(names)[:20])
+def test_npz_is_right_or_refused(tmp_path: Path, names: list[str]) -> None:
+    onnx.save(relu_model(names), tmp_path / "m.onnx")
+    np.savez(tmp_path / "in.npz", x=np.float32([-1, 0, 2]))
+    (tmp_path / "out.npz").write_text("precious")
+    words = ["run", tmp_path / "m.onnx", "--input", tmp_path / "in.npz", "--output", tmp_path / "out.npz", "--json"]
+    result = coexec(*words)
+    if names in BAD_NAMES:
+        _one_line(result, 2, ["rename it"])
+        assert (tmp_path / "out.npz").read_text() == "precious"
+        return
+    assert set(result.document["outputs"]) == set(names)
+    with np.load(tmp_path / "out.npz") as made:
+        assert set(made.files) == set(names)
+        for name in names:
+            np.testing.assert_array_equal(made[name], np.float32([0, 0, 2]))
+
+
+Names = st.lists(st.sampled_from(["a", ".npy", "/", "..", "\0", "ü", "\\"]), max_size=4).map("".join)
+
+
+@hypothesis.given(names=st.lists(Names, min_size=1, max_size=4, unique=True))
+def test_npz_names_come_back(tmp_path_factory: pytest.TempPathFactory, names: list[str]) -> None:
+    from coexec.cli.npz import check_names, load_arrays, save_arrays
+
+    target = str(tmp_path_factory.mktemp("npz") / "a.npz")
+    try:
+        check_names(target, names)
+    except InputError:
+        return
+    values = {name: np.full((2, i + 1), i, np.int64) for i, name in enumerate(names)}
+    save_arrays(target, values)
+    loaded = load_arrays(target)
     assert set(loaded) == set(values)
     for key, value in values.items():
         np.testing.assert_array_equal(loaded[key], value)
         assert loaded[key].dtype == value.dtype
+
+
+@pytest.mark.parametrize("members", [["x.npy", "x.npy"], ["x.npy", "x"], ["x.npy", "x.npy.npy"]], ids=" ".join)
+def test_npz_whose_names_are_not_told_apart_is_refused(tmp_path: Path, members: list[str]) -> None:
+    from coexec.cli.npz import load_arrays
+
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in members:
+            with archive.open(name, "w") as member:
+                np.lib.format.write_array(member, X)
+    with pytest.raises(InputError, match="an array is called 'x'"):
+        load_arrays(str(tmp_path / "a.npz"))
+
+
+@hypothesis.given(
+    compression=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]),
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=3),
+)
+def test_damaged_npz(
+    tmp_path_factory: pytest.TempPathFactory, compression: int, damage: list[tuple[float, int]]
+) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compression) as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array(member, X[:, :, :4, :4])
+    data = bytearray(content.getvalue())
+    for place, value in damage:
+        data[int(place * len(data))] = value
+    _load_or_refuse(tmp_path_factory, bytes(data))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (" + "9" * 30 + ",)}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
+        "{'descr': (), 'fortran_order': False, 'shape': (1,)}",
+        "{'descr': {}, 'fortran_order': 0, 'shape': (True,)}",
+        "(" * 2000,
+        "'''",
+    ],
+)
+def test_npz_with_nonsense_for_a_header(tmp_path_factory: pytest.TempPathFactory, header: str) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + bytes(64))
+    _load_or_refuse(tmp_path_factory, content.getvalue())
+
+
+def _load_or_refuse(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    from coexec.cli.npz import load_arrays
+
+    path = tmp_path_factory.mktemp("npz") / "a.npz"
+    path.write_bytes(data)
+    try:
+        load_arrays(str(path))
+    except InputError as error:
+        assert len(str(error).splitlines()) == 1
 
 
 def test_npz_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
