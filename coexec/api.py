@@ -75,16 +75,25 @@ def load(
 ) -> Model:
     """A network running by a saved plan; needs neither profile nor predictor.
 
+    Inputs that the model leaves open have the shapes that the plan was made for, unless ``input_shapes`` says else.
+
     Raises PlanError if the plan is damaged, of another model, or of a device that is not here.
     """
     if not isinstance(plan, Plan | str | os.PathLike):
         raise InputError(f"a plan is a file or a coexec Plan, not {type(plan).__name__}")
-    graph = load_graph(model, input_shapes)
-    return build(graph, plan if isinstance(plan, Plan) else Plan.load(plan))
+    plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    return build(load_graph(model, input_shapes, plan.input_shapes), plan)
 
 
-def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
-    """The checked, folded and fused graph of a model (path or ``onnx.ModelProto``)."""
+def load_graph(
+    model: Any,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    fallback_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
+    """The checked, folded and fused graph of a model (path or ``onnx.ModelProto``).
+
+    ``fallback_shapes`` are for inputs that the model leaves open and ``input_shapes`` does not name.
+    """
     from coexec.frontends.onnx import load_onnx
 
     if not isinstance(model, str | os.PathLike) and type(model).__name__ != "ModelProto":
@@ -92,7 +101,7 @@ def load_graph(model: Any, input_shapes: Mapping[str, Sequence[int]] | None = No
         if callable(model) and str(getattr(getattr(model, "func", model), "__module__", "")).startswith("coexec.zoo"):
             what = "a function; call it: coexec.zoo.<name>()"
         raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {what}")
-    return load_onnx(model, input_shapes)
+    return load_onnx(model, input_shapes, fallback_shapes)
 
 
 def build(graph: Graph, plan: Plan) -> Model:
@@ -175,14 +184,18 @@ def cost_source(info: DeviceInfo | None, profile: str | None) -> CostSource:
     found = match(info, cpu_cores())
     if found is None:
         warnings.warn(
-            f"no profile fits {info.id}: cuts come from a coarse estimate; "
-            f'`coexec profile --device {info.id}` measures one, profile="measure" times this model only',
+            f"no profile fits {info.id}: cuts come from a coarse estimate; `coexec profile --device {info.id} -o DIR` "
+            f'and `coexec train DIR` make one, profile="measure" (--profile measure) times this model only',
             stacklevel=4,
         )
         return Estimate()
     name, note = found
     if note:
-        warnings.warn(f"profile {name} fits only nearly: {note}", stacklevel=4)
+        warnings.warn(
+            f"profile {name} fits only nearly: {note}; `coexec profile --device {info.id} -o DIR` and "
+            "`coexec train DIR` make one that fits",
+            stacklevel=4,
+        )
     return load_predictors(name)
 
 

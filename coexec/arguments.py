@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +34,14 @@ def read_graph(
     shapes: Iterable[str],
     targets: Mapping[str, str | None],
     sources: Iterable[str | None] = (),
+    fallback_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Graph:
     """The graph of the model that ``text`` names, once the output files ``targets`` (by option) are known to be good.
 
     ``sources`` are the files that are read besides the model and its weights.
     """
     model = named_model(text)
-    graph = load_graph(model, input_shapes(shapes))
+    graph = load_graph(model, input_shapes(shapes), fallback_shapes)
     read = [Path(source) for source in sources if source is not None]
     if isinstance(model, str):
         from coexec.frontends.onnx_read import external_files

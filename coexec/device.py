@@ -105,7 +105,7 @@ def cpu_model() -> str:
 
 @cache
 def find_devices() -> tuple[DeviceInfo, ...]:
-    """Every OpenCL device of the machine, those that fail the self-test included, GPUs first."""
+    """Every OpenCL device of the machine, those that fail the self-test included, best first."""
     found = []
     counts: dict[str, int] = {}
     for p in opencl_runtime.platforms():
@@ -119,7 +119,12 @@ def find_devices() -> tuple[DeviceInfo, ...]:
             counts[slug] = index + 1
             with opencl_runtime.adopting_threads():  # the self-test starts workers
                 found.append(_describe(f"{slug}:{index}", p, handle))
-    return tuple(sorted(found, key=lambda d: (not d.usable, d.emulated_gpu, not d.svm_atomics)))
+    return tuple(sorted(found, key=preference))
+
+
+def preference(info: DeviceInfo) -> tuple[Any, ...]:
+    """Sorts devices, best first: usable ones, GPUs, those that share more memory."""
+    return not info.usable, info.emulated_gpu, -info.svm_capabilities
 
 
 def find_device(device_id: str | None = None) -> DeviceInfo | None:

@@ -67,6 +67,10 @@ class Graph:
         constant = self.constants[name]
         return ArraySpec(constant.shape, constant.dtype)
 
+    def input_shapes(self) -> dict[str, Shape]:
+        """Shapes of the inputs, logical."""
+        return {name: self.tensors[name].shape for name in self.inputs}
+
     def split_nodes(self) -> list[Node]:
         """The nodes that can be cut: a SplitOp in fp32 whose weights are constants, and only they.
 

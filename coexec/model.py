@@ -53,10 +53,9 @@ class Model:
         executor.load(plan)
 
     def __repr__(self) -> str:
-        plan = self._plan
-        where = f"{plan.device} ({plan.compute_units} compute units, {self._sync}) + " if plan.device else ""
-        layers = len(plan.layers)
-        return f"<coexec.Model {self.graph.name}: {where}{plan.cpu_threads} CPU threads, {layers} planned layers>"
+        return (
+            f"<coexec.Model {self.graph.name} on {self._plan.resources_text}; {len(self._plan.layers)} planned layers>"
+        )
 
     @property
     def plan(self) -> Plan:

@@ -90,6 +90,7 @@ class Plan:
         predicted_ms: expected latency of a run.
         costs_from: where the expectations come from ("profile NAME", "measurement", "built-in estimate").
         options: predicted ms of each way of using the machine that was compared.
+        input_shapes: of the model's inputs, so that a model which leaves them open can be loaded by its plan.
     """
 
     model: str
@@ -105,6 +106,15 @@ class Plan:
     predicted_ms: Duration
     costs_from: str
     options: Mapping[str, Duration]
+    input_shapes: Mapping[str, tuple[Count, ...]]
+
+    @property
+    def resources_text(self) -> str:
+        """What it uses of the machine, in words."""
+        threads = f"{self.cpu_threads} CPU thread{'s' * (self.cpu_threads != 1)}"
+        if not self.device:
+            return f"CPU only, {threads}"
+        return f"{self.device}, {self.compute_units} compute unit{'s' * (self.compute_units != 1)} + {threads}"
 
     @property
     def layers(self) -> list[LayerPlan]:
@@ -145,6 +155,7 @@ class Plan:
             "costs_from": self.costs_from,
             "predicted_ms": self.predicted_ms,
             "options": dict(self.options),
+            "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
             "units": {name: list(value) for name, value in self.units.items()},
             "costs": {name: msgspec.structs.asdict(cost) for name, cost in self.costs.items()},
             "tasks": [asdict(task) for task in self.tasks],
@@ -173,8 +184,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.model} on {self.device or 'CPU only'} (compute units {self.compute_units}, "
-            f"CPU threads {self.cpu_threads}), predicted {self.predicted_ms:.2f} ms from {self.costs_from}",
+            f"{self.model} on {self.resources_text}, predicted {self.predicted_ms:.2f} ms from {self.costs_from}",
             f"{'layer':32} {'op':8} {'axis':8} {'GPU':>11} {'cpu us':>8} {'gpu us':>8} {'layer us':>8}",
         ]
         for row in self.layers:
@@ -193,6 +203,12 @@ def check_plan(plan: Plan, graph: Graph) -> None:
     if plan.sync and plan.sync not in SYNC:
         raise PlanError(f"the plan names the sync strategy {plan.sync!r}; there are {', '.join(SYNC)}; make it again")
     if plan.signature != graph.signature():
+        shapes = graph.input_shapes()
+        if plan.model == graph.name and plan.input_shapes not in ({}, shapes):
+            raise PlanError(
+                f"the plan was made for input shapes {_shapes_text(plan.input_shapes)}, the model is read with "
+                f"{_shapes_text(shapes)}; make one for them"
+            )
         raise PlanError(f"the plan was made for another model ({plan.model!r}); make one with `coexec partition`")
     by_node: dict[str, list[Task]] = {}
     for task in plan.tasks:
@@ -213,6 +229,10 @@ def check_plan(plan: Plan, graph: Graph) -> None:
         if task.wait_for > before["gpu" if task.side == "cpu" else "cpu"]:
             raise PlanError(f"{task.node!r} on the {task.side} waits for what comes later; make the plan again")
         before[task.side] += 1
+
+
+def _shapes_text(shapes: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items()) or "none"
 
 
 def _check_sides(plan: Plan) -> None:

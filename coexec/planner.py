@@ -137,6 +137,7 @@ def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None,
         predicted_ms=(layer_us + other_us) / 1e3,
         costs_from=costs.name if costs else "no costs",
         options={},
+        input_shapes=graph.input_shapes(),
     )
 
 

@@ -42,6 +42,7 @@ class Planned:
         """The document of `coexec partition --json`."""
         return {
             "plan": self.plan.to_json(),
+            "resources": self.plan.resources_text,
             "planning_ms": self.planning_ms,
             "predicted_ms": self.plan.predicted_ms,
         }

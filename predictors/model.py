@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from coexec.backends.cpu import CPU_VARIANTS, choose
+from coexec.backends.cpu import CPU_BY_NAME, CPU_VARIANTS, choose
 from coexec.costs import Floats, unsplit_op_us
 from coexec.errors import ProfileError
 from coexec.graph import Graph, Node
+from coexec.kernels import KERNEL_BY_NAME
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import Columns, Ints
@@ -100,11 +101,18 @@ class Predictors:
         return out
 
     def _refusal(self, side: Side, implementation: str) -> str:
-        points = [r.points for r in self.reports if (r.processor, r.implementation) == (side, implementation)]
+        points = {(r.processor, r.implementation): r.points for r in self.reports}
+        others = ", ".join(f"{n} {points.get((s, n), 0)}" for s, n in self._missing() if n != implementation)
         return (
-            f"{self.name} cannot predict {implementation} on the {side} side: {points[0] if points else 0} points, "
-            f"{MIN_POINTS} needed; measure more by `coexec profile --resume`, then `coexec train`"
+            f"{self.name} cannot predict {implementation} on the {side} side: {points.get((side, implementation), 0)} "
+            f"points, {MIN_POINTS} needed{others and f' (also short: {others})'}; measure more by "
+            "`coexec profile --resume`, then `coexec train`"
         )
+
+    def _missing(self) -> list[tuple[Side, str]]:
+        """Implementations without a model."""
+        known: list[tuple[Side, str]] = [("cpu", n) for n in CPU_BY_NAME]
+        return [key for key in (*known, *(("gpu", n) for n in KERNEL_BY_NAME)) if key not in self._models]
 
 
 def load_predictors(profile: str | os.PathLike[str]) -> Predictors:

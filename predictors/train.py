@@ -286,4 +286,4 @@ def _needed(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ProfileError(f"training needs {package}: pip install coexec[train]") from error
+        raise ProfileError(f"training needs {package}: install it, or coexec with its extra 'train'") from error

@@ -51,7 +51,9 @@ CpuThreads = Annotated[int | None, typer.Option(min=1, help="Threads of the CPU 
 ComputeUnits = Annotated[
     int | None, typer.Option(min=1, help="Compute units of the device to use. Default: the planner's choice.")
 ]
-SyncName = Annotated[str | None, typer.Option("--sync", help="Synchronisation strategy. Default: the best that works.")]
+SyncName = Annotated[
+    str | None, typer.Option("--sync", help="svm_flags, host_flags or events. Default: the best that works.")
+]
 InputShape = Annotated[
     list[str] | None, typer.Option(help="Shape of an input that the model leaves open, as name=1x3x224x224.")
 ]
@@ -94,7 +96,9 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     global _debug
     _debug = debug
@@ -307,7 +311,9 @@ def validate(
     cpu_threads: CpuThreads = None,
     compute_units: ComputeUnits = None,
     sync: SyncName = None,
-    step: Annotated[int | None, typer.Option(min=1, help="Units between the cuts of the grid.")] = None,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="Output channels or rows between the cuts of the grid.")
+    ] = None,
     seconds: Annotated[float, typer.Option(callback=_positive, help="Seconds per layer.")] = 4.0,
     input_shape: InputShape = None,
     json: Json = False,
@@ -351,7 +357,13 @@ def bench(
     peers: Annotated[str | None, typer.Option(help="Libraries to compare with, a,b; default: all installed.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each library.")] = 1,
     device: Device = None,
-    profile: Profile = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            callback=_paths,
+            help="Profile by name or folder, or measure. Default: measure for layers, for models the one that fits.",
+        ),
+    ] = None,
     sync: SyncName = None,
     rounds: Annotated[int, typer.Option(min=3, help="Measurements of each thing, at least.")] = 20,
     seconds: Annotated[float, typer.Option(callback=_positive, help="Seconds per layer or model, at least.")] = 2.0,
@@ -367,7 +379,7 @@ def bench(
 
         chosen = suite or ("models" if models else "layers")
         if chosen not in ("layers", "models") or (models and chosen == "layers"):
-            raise InputError(f"--suite {chosen}: it is layers or models, and MODEL goes with models only")
+            raise InputError(f"--suite is layers or models, not {chosen}; with MODEL it is models, or left out")
         if layer_file and chosen == "models":
             raise InputError("--layers goes with the layer benchmark; leave out MODEL and --suite models")
         with out.progress() as progress:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from coexec.backends.cpu import CPU_BY_NAME
 from coexec.device import DeviceInfo, cpu_cores, cpu_model, find_devices
+from coexec.opencl_runtime import pip_drivers
 from coexec.sync import SYNC, proven_strategies
 
 INSTALL_HINT = (
-    "install your GPU's OpenCL driver, or an OpenCL device that runs on the CPU: pip install 'coexec[cpu-device]'"
+    "install your GPU's OpenCL driver, or an OpenCL device that runs on the CPU: coexec's extra cpu-device, or pocl"
 )
 
 
@@ -54,4 +56,7 @@ def _hint(devices: tuple[DeviceInfo, ...]) -> str:
         import pyopencl  # noqa: F401
     except ImportError as error:
         return f"pyopencl cannot be imported ({error}): pip install pyopencl; then {INSTALL_HINT}"
+    drivers = ", ".join(pip_drivers())
+    if drivers and "OCL_ICD_VENDORS" in os.environ:
+        return f"{drivers} is installed, but OCL_ICD_VENDORS ({os.environ['OCL_ICD_VENDORS']}) hides it; unset that"
     return INSTALL_HINT

@@ -40,15 +40,17 @@ def run_file(
     """
     if plan is not None and (device is not None or profile is not None):
         raise InputError("--plan says what runs where; leave out --device and --profile, or --plan")
-    graph = read_graph(model, shapes, {"--output": outputs}, [plan, inputs])
+    made = None if plan is None else Plan.load(plan)
+    open_shapes = None if made is None else made.input_shapes
+    graph = read_graph(model, shapes, {"--output": outputs}, [plan, inputs], open_shapes)
     if outputs is not None:
         check_names(outputs, graph.outputs)
     if inputs is None:
         raise InputError(f"--input FILE.npz is missing; the model's inputs are: {_ports(graph)}")
     feeds = load_arrays(inputs)
     check_feeds(graph, feeds)
-    if plan is not None:
-        ready = build(graph, Plan.load(plan))
+    if made is not None:
+        ready = build(graph, made)
     else:
         ready = build(graph, best_plan(graph, choose_device(device), profile=profile))
     results = ready.executor.run(feeds)

@@ -123,21 +123,17 @@ def _totals(document: Document) -> Table:
 
 def plan_view(document: Document) -> Lines:
     plan = document["plan"]
-    where = plan["device"] or "CPU only"
     head = (
-        f"{plan['model']} on {where}: {plan['compute_units']} compute units + {plan['cpu_threads']} CPU threads, "
-        f"predicted {number(document['predicted_ms'], 2)} ms ({plan['costs_from']}), planned in "
-        f"{number(document['planning_ms'])} ms"
+        f"{plan['model']} on {document['resources']}: predicted {number(document['predicted_ms'], 2)} ms "
+        f"({plan['costs_from']}), planned in {number(document['planning_ms'])} ms"
     )
-    names = ("layer", "op", "axis", "GPU", "units", "CPU routine", "kernel", "CPU us", "GPU us", "sync us", "layer us")
-    made = table(names, ("GPU", "units", *names[7:]))
+    names = ("layer", "axis", "GPU", "CPU routine", "kernel", "CPU us", "GPU us", "sync us", "layer us")
+    made = table(names, ("GPU", *names[5:]))
     for row in plan["layers"]:
         split = 0 < row["cut"] < row["units"]
         made.add_row(
             row["name"],
-            row["op"],
             row["axis"] if split else "-",
-            share(row["cut"] / row["units"]),
             f"{row['cut']}/{row['units']}",
             row["cpu_impl"] or "-",
             row["gpu_impl"] or "-",
@@ -198,6 +194,10 @@ def profile_view(document: Document) -> Lines:
     ]
     if document["skipped"]:
         lines.append(f"{document['skipped']} workloads were left out; the first: {document['skip_reason']}")
+    if document["short_of_points"]:
+        few = ", ".join(f"{name} {points}" for name, points in document["short_of_points"].items())
+        lines.append(f"too few measurements to predict by: {few}; {document['needed_points']} of each are needed")
+        return [*lines, f"next: coexec profile --resume -o {document['folder']}"]
     return [*lines, f"next: coexec train {document['folder']}"]
 
 
@@ -215,7 +215,11 @@ def train_view(document: Document) -> Lines:
             str(row["points"]),
             row.get("note", ""),
         )
-    return ["predictors, on measurements that they were not trained on:", made]
+    lines: Lines = ["predictors, on measurements that they were not trained on:", made]
+    missing = [row["implementation"] for row in document["models"] if row["mape"] is None]
+    if missing:
+        lines.append(f"no plan can be made yet of layers that need {', '.join(missing)}: measure more, train again")
+    return lines
 
 
 def validate_view(document: Document) -> Lines:

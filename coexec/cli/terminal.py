@@ -139,7 +139,13 @@ def show(part: RenderableType) -> None:
         console.width = PIPE_WIDTH
     roomy = console.options.update(width=WIDEST)
     console.width = max(console.width, Measurement.get(console, roomy, part).minimum)
-    console.print(part)
+    if console.is_terminal:
+        console.print(part)
+        return
+    with console.capture() as capture:
+        console.print(part)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
 
 
 def say(text: str) -> None:

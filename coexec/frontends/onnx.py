@@ -18,7 +18,9 @@ from coexec.graph import Graph
 
 
 def load_onnx(
-    model: str | os.PathLike[str] | ModelProto, input_shapes: Mapping[str, Sequence[int]] | None = None
+    model: str | os.PathLike[str] | ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    fallback_shapes: Mapping[str, Sequence[int]] | None = None,
 ) -> Graph:
     """Import a model of opset 9 or newer as a checked, static, fused Graph.
 
@@ -28,6 +30,7 @@ def load_onnx(
         model: path of an ONNX file, or the ModelProto itself (which is not changed). Weights in external
             files are read from the model's own folder only.
         input_shapes: input name -> shape, for inputs that the model leaves open, batch size included.
+        fallback_shapes: the same, for those of them that ``input_shapes`` does not name; what does not fit is not used.
 
     Raises:
         ModelError: the model is damaged, unsupported, or leaves a dimension open.
@@ -35,7 +38,7 @@ def load_onnx(
     """
     try:
         read = read_model(model)
-        static = fold(fix_shapes(read, input_shapes))
+        static = fold(fix_shapes(read, input_shapes, fallback_shapes or {}))
         program = import_model(static, read.weights, read.opset, read.open_inputs)
     except UnicodeDecodeError as error:  # protobuf checks text only when it is read
         raise ModelError(f"not an ONNX model: a name in it is not UTF-8 text ({error.reason})") from error

@@ -16,7 +16,6 @@ from coexec.frontends.converters.resizing import resize, upsample
 from coexec.frontends.onnx_node import Converted, Converter, OnnxNode
 from coexec.ops.base import ArraySpec
 
-OLDEST_OPSET = 7
 """Before it binary ops broadcast by attributes."""
 
 CONVERTERS: dict[str, Converter] = {
@@ -156,8 +155,6 @@ CONVERTERS: dict[str, Converter] = {
 def convert(node: OnnxNode) -> Converted:
     """The op for a node. Raises ModelError naming the node, its op type and the reason."""
     standard = node.domain in ("", "ai.onnx")
-    if standard and node.opset < OLDEST_OPSET:
-        raise fail(node, f"opset {node.opset} is too old; convert the model to opset {OLDEST_OPSET} or newer")
     converter = CONVERTERS.get(node.op_type) if standard else None
     converted = (converter or reference)(node)
     try:

@@ -21,6 +21,7 @@ import onnx
 import onnx.inliner
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from coexec import zoo
 from coexec.errors import InputError, ModelError
 from coexec.frontends.onnx_attributes import check_attributes
 from coexec.layout import Array
@@ -112,9 +113,11 @@ def _parse(path: Path) -> ModelProto:
     what = f"{path} is not an ONNX model"
     try:
         status = path.stat()
+    except FileNotFoundError:
+        known = f"; coexec.zoo.{path}() builds that model" if str(path) in zoo.MODELS else ""
+        raise ModelError(f"there is no model file {path}{known}") from None
     except (OSError, ValueError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else one_line(error)
-        raise ModelError(f"{what}: {reason}") from error
+        raise ModelError(f"{what}: {one_line(error)}") from error
     if stat.S_ISDIR(status.st_mode):
         raise ModelError(f"{what}: it is a directory; give the .onnx file in it")
     if not stat.S_ISREG(status.st_mode):

@@ -23,7 +23,11 @@ Dims = list[int | str | None]
 """Dimensions as the model states them: a number, a symbol, or None."""
 
 
-def fix_shapes(read: ReadModel, input_shapes: Mapping[str, Sequence[int]] | None) -> ModelProto:
+def fix_shapes(
+    read: ReadModel,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+    fallback_shapes: Mapping[str, Sequence[int]],
+) -> ModelProto:
     """The model with static inputs and inferred shapes.
 
     Raises InputError for an entry of ``input_shapes`` that does not fit the model, ModelError for
@@ -39,6 +43,9 @@ def fix_shapes(read: ReadModel, input_shapes: Mapping[str, Sequence[int]] | None
         if name not in values:
             raise InputError(f"input_shapes names {name!r}, the model's inputs are {', '.join(values) or '(none)'}")
     dims = {name: _dims(value) for name, value in values.items()}
+    for name, shape in fallback_shapes.items():
+        if name in dims and name not in given and _fits(dims[name], shape):
+            given[name] = tuple(shape)
     symbols = _symbols(dims, given)
     for name, value in values.items():
         shape = given[name] if name in given else _resolve(name, dims[name], symbols)
@@ -135,15 +142,19 @@ def _symbols(dims: Mapping[str, Dims | None], given: Mapping[str, tuple[int, ...
         stated = dims[name]
         if stated is None:
             continue
-        fits = len(stated) == len(shape) and all(
-            d == size for d, size in zip(stated, shape, strict=True) if isinstance(d, int)
-        )
-        if not fits:
-            raise InputError(f"input_shapes[{name!r}] is {shape}, but the model fixes {_show(stated)}")
+        if not _fits(stated, shape):
+            raise InputError(f"input_shapes[{name!r}] is {shape}, but in the model it is {_show(stated)}")
         for d, size in zip(stated, shape, strict=True):
             if isinstance(d, str) and symbols.setdefault(d, size) != size:
                 raise InputError(f"input_shapes gives dimension {d!r} both {symbols[d]} and {size} (at {name!r})")
     return symbols
+
+
+def _fits(stated: Dims | None, shape: Sequence[int]) -> bool:
+    """Whether a shape has the rank, and the sizes as far as they are fixed, that the model states."""
+    return stated is None or (
+        len(stated) == len(shape) and all(d == n for d, n in zip(stated, shape, strict=True) if isinstance(d, int))
+    )
 
 
 def _resolve(name: str, dims: Dims | None, symbols: Mapping[str, int]) -> tuple[int, ...]:
@@ -156,7 +167,8 @@ def _resolve(name: str, dims: Dims | None, symbols: Mapping[str, int]) -> tuple[
         comma = "," if len(known) == 1 else ""
         raise ModelError(
             f"input {name!r} has open dimensions {_show(known)}: "
-            f"fix them, for example input_shapes={{{name!r}: ({example}{comma})}}"
+            f"fix them, for example input_shapes={{{name!r}: ({example}{comma})}}, on the command line "
+            f"--input-shape {name}={example.replace(', ', 'x')}"
         )
     return shape
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
@@ -18,15 +18,18 @@ from typing import Any
 
 import numpy as np
 
-from coexec.backends.cpu import variant_for
+from coexec.api import CPU_ONLY
+from coexec.backends.cpu import CPU_BY_NAME, variant_for
 from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
-from coexec.errors import DeviceError, ProfileError
+from coexec.errors import DeviceError, InputError, ProfileError
+from coexec.kernels import KERNEL_BY_NAME
 from coexec.launch import launch
 from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.linear import Linear
 from coexec.plan import Plan, Task
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
+from coexec.predictors.model_files import MIN_POINTS
 from coexec.profiling.networks import conv
 from coexec.profiling.profile_files import (
     DEVICE,
@@ -74,7 +77,10 @@ class Progress:
 
 @dataclass(frozen=True)
 class Summary:
-    """What a profile run did: lines added and in all, workloads that the device refused, and why first."""
+    """What a profile run did: lines added and in all, workloads that the device refused, and why first.
+
+    ``short_of_points`` are the implementations that have fewer than ``needed_points`` measurements.
+    """
 
     folder: Path
     added: int
@@ -83,6 +89,8 @@ class Summary:
     sync_us: float
     skipped: int = 0
     skip_reason: str = ""
+    short_of_points: Mapping[str, int] = field(default_factory=dict)
+    needed_points: int = MIN_POINTS
 
 
 def profile(
@@ -102,6 +110,8 @@ def profile(
     """
     if not budget_s > 0:
         raise ProfileError(f"the budget is {budget_s} s; it must be longer than 0")
+    if device_id == CPU_ONLY:
+        raise InputError("a profile is of an OpenCL device beside the CPU; name one, or leave out --device")
     info = find_device(device_id)
     if info is None:
         raise DeviceError("no usable OpenCL device to profile; `coexec devices` says what was found")
@@ -136,7 +146,16 @@ def profile(
         sync_us=record.sync_us,
         skipped=run.skipped,
         skip_reason=run.skip_reason,
+        short_of_points=_short_of_points(folder),
     )
+
+
+def _short_of_points(folder: Path) -> dict[str, int]:
+    """Implementations that have too few measurements to be predicted, with how many they have."""
+    counts = dict.fromkeys((*CPU_BY_NAME, *KERNEL_BY_NAME), 0)
+    for measurement in read_measurements(folder):
+        counts[measurement.implementation] = counts.get(measurement.implementation, 0) + 1
+    return {name: count for name, count in counts.items() if count < MIN_POINTS}
 
 
 class Bench:

@@ -193,7 +193,7 @@ def roomy(shape: tuple[int, ...]) -> Layout:
 
 
 def plan_of(tasks: Sequence[Task]) -> Plan:
-    return Plan("one", "", "", "", 0, 1, "", tuple(tasks), {}, {}, 0.0, "", {})
+    return Plan("one", "", "", "", 0, 1, "", tuple(tasks), {}, {}, 0.0, "", {}, {})
 
 
 def task(side: Side, share: Share, implementation: str, wait_for: int = 0) -> Task:

@@ -221,6 +221,28 @@ def test_reference_evaluator_is_named_once_with_its_share(x: Array, monkeypatch:
         model(x)
 
 
+def open_network() -> onnx.ModelProto:
+    """The network with any batch size."""
+    proto = network()
+    for value in (*proto.graph.input, *proto.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return proto
+
+
+def test_a_plan_knows_the_input_shapes_that_it_was_made_for(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((8, 32), np.float32)
+    plan = coexec.partition(open_network(), input_shapes={"input": (8, 32)}, device="cpu").plan
+    plan.save(tmp_path / "plan.json")
+    model = coexec.load(open_network(), plan=tmp_path / "plan.json")
+    np.testing.assert_allclose(model(x), reference(open_network(), x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(coexec.PlanError, match="input shapes input=8x32, the model is read with input=4x32"):
+        coexec.load(open_network(), plan=plan, input_shapes={"input": (4, 32)})
+    with pytest.raises(coexec.PlanError, match="the model is read with input=4x32"):
+        coexec.load(network(), plan=plan)
+    with pytest.raises(coexec.ModelError, match=r"open dimensions.*--input-shape input=1x32"):
+        coexec.load(open_network(), plan=replace(plan, input_shapes={"other": (8, 32)}))
+
+
 def test_saved_plan_runs_without_predictors_and_tables(tmp_path: Path, x: Array) -> None:
     """A deployment that only loads a plan pays neither for LightGBM nor for pandas."""
     onnx.save(network(), tmp_path / "model.onnx")

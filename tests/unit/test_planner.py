@@ -261,9 +261,14 @@ def test_a_missing_field_is_refused_and_an_unknown_one_changes_nothing(plan: Pla
     for place in places(document):
         if place[0] == "layers":
             continue
-        if isinstance(place[-1], str) and place[:-1] not in {("options",), ("costs",)}:
+        if isinstance(place[-1], str) and place[:-1] not in {("options",), ("costs",), ("input_shapes",)}:
             assert read(without(document, place), tmp_path / "plan.json") is None, place
-        if isinstance(at(document, place), dict) and place not in {("options",), ("costs",), ("units",)}:
+        if isinstance(at(document, place), dict) and place not in {
+            ("options",),
+            ("costs",),
+            ("units",),
+            ("input_shapes",),
+        }:
             more = copy.deepcopy(document)
             at(more, place)["extra"] = [{}]
             assert read(json.dumps(more), tmp_path / "plan.json") in (plan, None)

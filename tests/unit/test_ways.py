@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coexec.device import DeviceInfo, preference
 from coexec.errors import InputError
 from coexec.plan import Plan
 from coexec.ways import Machine, Way, best_over
@@ -73,9 +74,21 @@ def test_no_side_goes_without_and_none_has_more_than_there_is(
             assert way.compute_units + way.cpu_threads <= cores
 
 
+def test_devices_are_listed_best_first() -> None:
+    best_first = [
+        DeviceInfo("a", "", "", "", "gpu", 8, 0x0, True, "", None),
+        DeviceInfo("b", "", "", "", "cpu", 8, 0xF, True, "", None),
+        DeviceInfo("c", "", "", "", "cpu", 8, 0xB, True, "", None),
+        DeviceInfo("d", "", "", "", "cpu", 64, 0x0, True, "", None),
+        DeviceInfo("e", "", "", "", "gpu", 8, 0xF, False, "it cannot build", None),
+    ]
+    shuffled = [best_first[i] for i in (3, 1, 4, 0, 2)]
+    assert sorted(shuffled, key=preference) == best_first
+
+
 def test_the_best_plan_notes_what_each_way_should_take() -> None:
     plans = {"a": 3.0, "b": 2.0, "c": 5.0}
-    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "", {})
+    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "", {}, {})
     ways = [Way(name, 0, 1) for name in plans]
     best = best_over(ways, lambda way: replace(blank, predicted_ms=plans[way.name]))
     assert (best.predicted_ms, best.options) == (2.0, plans)

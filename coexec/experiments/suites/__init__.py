@@ -78,7 +78,8 @@ def _layer(where: str, entry: Any) -> NamedLayer:
         raise InputError(f"{where}: a layer is an object with 'name', 'op' and sizes, not {json.dumps(entry)[:60]}")
     name = entry.get("name")
     if not isinstance(name, str) or not name:
-        raise InputError(f"{where}: 'name' must be a text that is not empty")
+        problem = "must be a text that is not empty" if "name" in entry else "is missing"
+        raise InputError(f"{where}: 'name' {problem}")
     where = f"{where} ({name})"
     kind = entry.get("op")
     if not isinstance(kind, str) or kind not in KINDS:
