@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coexec.device import DeviceInfo, preference
+from coexec.device import DeviceInfo, _c11_atomics, preference
 from coexec.errors import InputError
 from coexec.plan import Plan
 from coexec.ways import Machine, Way, best_over
@@ -92,3 +93,23 @@ def test_the_best_plan_notes_what_each_way_should_take() -> None:
     ways = [Way(name, 0, 1) for name in plans]
     best = best_over(ways, lambda way: replace(blank, predicted_ms=plans[way.name]))
     assert (best.predicted_ms, best.options) == (2.0, plans)
+
+
+@pytest.mark.parametrize(
+    ("versions", "features", "text", "options"),
+    [
+        ((3, 2, 1), (), "OpenCL C 3.0", ["-DCOEXEC_C11_ATOMICS=1", "-cl-std=CL2.0"]),
+        ((3, 1), ("order_acq_rel", "scope_all_devices"), "OpenCL C 3.0", ["-DCOEXEC_C11_ATOMICS=1", "-cl-std=CL3.0"]),
+        ((3, 1), ("order_acq_rel", "scope_device"), "OpenCL C 1.2", []),
+        (None, (), "OpenCL C 2.0 adreno", ["-DCOEXEC_C11_ATOMICS=1", "-cl-std=CL2.0"]),
+        (None, (), "OpenCL C 1.2 ", []),
+    ],
+)
+def test_atomics_are_used_where_the_compiler_has_them(
+    versions: tuple[int, ...] | None, features: tuple[str, ...], text: str, options: list[str]
+) -> None:
+    handle = SimpleNamespace(opencl_c_version=text)
+    if versions is not None:
+        handle.opencl_c_all_versions = [SimpleNamespace(version=major << 22) for major in versions]
+        handle.opencl_c_features = [SimpleNamespace(name=f"__opencl_c_atomic_{name}") for name in features]
+    assert _c11_atomics(handle) == options
