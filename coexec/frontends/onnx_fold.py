@@ -21,8 +21,10 @@ ROUNDS = 3
 
 
 def fold(proto: ModelProto) -> ModelProto:
-    """The model with constant parts evaluated; the model itself where the optimizer gives up."""
-    # Both take half a second to import, which only those pay who load a model.
+    """The model with constant parts evaluated; the model itself where there are none or the optimizer gives up."""
+    if not _can_fold(proto):
+        return proto
+    # Both take half a second to import, which only those pay whose model needs it.
     import onnx_ir
     from onnxscript.optimizer import fold_constants_ir, remove_unused_nodes
 
@@ -35,6 +37,21 @@ def fold(proto: ModelProto) -> ModelProto:
         remove_unused_nodes(model)
         return onnx_ir.serde.serialize_model(model)
     return proto
+
+
+def _can_fold(proto: ModelProto) -> bool:
+    """Whether a node's result is known before any input is: of constants, of shapes, of a branch."""
+    known = {tensor.name for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant":
+            known.update(node.output)
+        elif (
+            node.op_type in ("Shape", "Size")
+            or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute)
+            or all(name in known for name in node.input if name)
+        ):
+            return True
+    return False
 
 
 def _is_small(node: Any) -> bool:

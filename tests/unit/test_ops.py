@@ -739,7 +739,6 @@ def test_layers_that_can_be_cut_or_fused_are_recognised(
             Case("", "Resize", (X4, None, f32(4, low=1)), {"mode": "best"}, constants=(2,)),
             "mode is 'best', which is not one",
         ),
-        (Case("", "Relu", (X4,), opset=6), "opset 6 is too old"),
         (Case("", "NonZero", (X4,)), "the shape of output 0 depends on the data"),
         (Case("", "Bogus", (X4,)), "neither coexec nor the ONNX reference evaluator implements it"),
         (Case("", "Dropout", (X4, scalar(0.5), np.array(True)), constants=(1, 2)), "is in training mode"),
