@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +18,9 @@ from coexec.device import DeviceInfo, cpu_cores, find_device
 from coexec.errors import DeviceError, InputError, PlanError
 from coexec.executor import Executor
 from coexec.graph import Graph
+from coexec.graph_cache import read_graph, request
 from coexec.model import Model
+from coexec.opencl_runtime import platforms
 from coexec.plan import Plan, check_plan
 from coexec.planner import make_plan
 from coexec.progress import Progress, quiet
@@ -82,7 +87,15 @@ def load(
     if not isinstance(plan, Plan | str | os.PathLike):
         raise InputError(f"a plan is a file or a coexec Plan, not {type(plan).__name__}")
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if plan.device:
+        # Drivers take a tenth of a second to start: meanwhile the model is read here.
+        threading.Thread(target=_start_drivers, name="coexec-drivers").start()
     return build(load_graph(model, input_shapes, plan.input_shapes), plan)
+
+
+def _start_drivers() -> None:
+    with suppress(DeviceError):  # ``build`` tells it
+        platforms()
 
 
 def load_graph(
@@ -94,14 +107,18 @@ def load_graph(
 
     ``fallback_shapes`` are for inputs that the model leaves open and ``input_shapes`` does not name.
     """
-    from coexec.frontends.onnx import load_onnx
-
     if not isinstance(model, str | os.PathLike) and type(model).__name__ != "ModelProto":
         what = f"a {type(model).__name__}; export it to ONNX"
         if callable(model) and str(getattr(getattr(model, "func", model), "__module__", "")).startswith("coexec.zoo"):
             what = "a function; call it: coexec.zoo.<name>()"
         raise InputError(f"a model is an ONNX file or onnx.ModelProto, not {what}")
-    return load_onnx(model, input_shapes, fallback_shapes)
+    asked = None if type(model).__name__ == "ModelProto" else request(Path(model), input_shapes, fallback_shapes)
+    graph = read_graph(asked) if asked else None
+    if graph is None:
+        from coexec.frontends.onnx import load_onnx
+
+        graph = load_onnx(model, input_shapes, fallback_shapes, asked)
+    return graph
 
 
 def build(graph: Graph, plan: Plan) -> Model:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
-from coexec.ops.base import Columns
+from coexec.ops.base import Columns, DeviceOp
 from coexec.ops.split_ops import SPLIT_OPS
 
 Floats = npt.NDArray[np.float64]
@@ -26,6 +26,15 @@ class OpCosts(Protocol):
     def op_us(self, graph: Graph, node: Node) -> float:
         """A node that is not split, on the CPU side."""
 
+    def kernel_us(self, op: DeviceOp, traits: GpuTraits) -> float:
+        """An op that is not split, on the GPU side."""
+
+    def sync_us(self) -> float:
+        """What a hand-over adds where both sides run at once."""
+
+    def turn_us(self) -> float:
+        """What it takes to go on with the other side where both use the same cores in turn."""
+
 
 class CostSource(OpCosts, Protocol):
     """Latencies in microseconds of parts that run alone, for many parts in one call."""
@@ -35,9 +44,6 @@ class CostSource(OpCosts, Protocol):
 
     def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
         """Each part on the CPU side."""
-
-    def sync_us(self) -> float:
-        """What a hand-over adds to a split layer."""
 
 
 class Estimate:
@@ -67,8 +73,14 @@ class Estimate:
     def sync_us(self) -> float:
         return 10.0
 
+    def turn_us(self) -> float:
+        return 40.0
+
     def op_us(self, graph: Graph, node: Node) -> float:
         return unsplit_op_us(graph, node)
+
+    def kernel_us(self, op: DeviceOp, traits: GpuTraits) -> float:
+        return unsplit_kernel_us(op, traits)
 
 
 def unsplit_op_us(graph: Graph, node: Node) -> float:
@@ -77,3 +89,12 @@ def unsplit_op_us(graph: Graph, node: Node) -> float:
     specs = [graph.spec(n) for n in names]
     moved = sum(int(np.prod(s.shape, dtype=np.int64)) * s.dtype.itemsize for s in specs if s is not None)
     return 5.0 + moved / (Estimate.memory_gb_s * 1e3)
+
+
+def unsplit_kernel_us(op: DeviceOp, traits: GpuTraits) -> float:
+    """A kernel of an op that is not split: its launch, and arithmetic or memory traffic, whichever is longer."""
+    columns = op.columns()
+    rate = traits.compute_units * traits.vector_width * Estimate.clock_ghz * 1e3
+    moved_us = float(op.traffic_bytes(columns)[0]) / (Estimate.memory_gb_s * 1e3)
+    work_us = float(launch(op.kind, columns, traits).tiling.tile_flops[0]) / rate
+    return Estimate.launch_us + max(moved_us, work_us)

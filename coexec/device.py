@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import platform as host_platform
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec import opencl_runtime
+from coexec import kernel_cache, opencl_runtime
 from coexec.errors import DeviceError
 from coexec.kernels import source
 from coexec.kernels.variant import GpuTraits
@@ -97,20 +96,7 @@ def cpu_model() -> str:
 @cache
 def find_devices() -> tuple[DeviceInfo, ...]:
     """Every OpenCL device of the machine, those that fail the self-test included, best first."""
-    found = []
-    counts: dict[str, int] = {}
-    for p in opencl_runtime.platforms():
-        slug = _slug(p)
-        try:
-            handles = p.get_devices()
-        except Exception:  # a platform without devices raises
-            continue
-        for handle in handles:
-            index = counts.get(slug, 0)
-            counts[slug] = index + 1
-            with opencl_runtime.adopting_threads():  # the self-test starts workers
-                found.append(_describe(f"{slug}:{index}", p, handle))
-    return tuple(sorted(found, key=preference))
+    return tuple(sorted((_tested(device_id) for device_id in _handles()), key=preference))
 
 
 def preference(info: DeviceInfo) -> tuple[Any, ...]:
@@ -121,16 +107,40 @@ def preference(info: DeviceInfo) -> tuple[Any, ...]:
 def find_device(device_id: str | None = None) -> DeviceInfo | None:
     """The named device, or the best one (None: no usable device). Unknown or unusable: DeviceError."""
     opencl_runtime.check_process()
-    devices = find_devices()
     if device_id is None:
-        return next((d for d in devices if d.usable), None)
-    named = [d for d in devices if d.id == device_id]
-    if not named:
-        known = ", ".join(d.id for d in devices) or "none"
+        return next((d for d in find_devices() if d.usable), None)
+    if device_id not in _handles():
+        known = ", ".join(d.id for d in find_devices()) or "none"
         raise DeviceError(f"no OpenCL device {device_id!r} here; `coexec devices` lists them (found: {known})")
-    if not named[0].usable:
-        raise DeviceError(f"OpenCL device {device_id!r} is not usable: {named[0].reason}")
-    return named[0]
+    named = _tested(device_id)
+    if not named.usable:
+        raise DeviceError(f"OpenCL device {device_id!r} is not usable: {named.reason}")
+    return named
+
+
+@cache
+def _handles() -> dict[str, tuple[Any, Any]]:
+    """Id -> platform and device."""
+    found: dict[str, tuple[Any, Any]] = {}
+    counts: dict[str, int] = {}
+    for p in opencl_runtime.platforms():
+        slug = _slug(p)
+        try:
+            handles = p.get_devices()
+        except Exception:  # a platform without devices raises
+            continue
+        for handle in handles:
+            index = counts.get(slug, 0)
+            counts[slug] = index + 1
+            found[f"{slug}:{index}"] = p, handle
+    return found
+
+
+@cache
+def _tested(device_id: str) -> DeviceInfo:
+    """A device after its self-test, which is run for those only that are asked for."""
+    with opencl_runtime.adopting_threads():  # the self-test starts workers
+        return _describe(device_id, *_handles()[device_id])
 
 
 class Session:
@@ -153,7 +163,7 @@ class Session:
             self.context = cl.Context([handle])
             self.queue = cl.CommandQueue(self.context, handle)
             with opencl_runtime.adopting_threads():
-                problem = _run_self_test(self.context, self.queue)  # also starts the driver's threads
+                problem = _self_test(self.context, self.queue)  # also starts the driver's threads
         except cl.Error as error:
             raise DeviceError(f"cannot open {info.id} with {self.compute_units} compute units: {error}") from error
         if problem:
@@ -162,8 +172,24 @@ class Session:
         self._atomics = _c11_atomics(info.handle)
         self.turn = _turn(info.id)
         self._programs: dict[tuple[str, tuple[tuple[str, int], ...]], Any] = {}
-        self.warm: set[Any] = set()
-        """Programs whose kernel has been launched once."""
+        self._scratch: Any = None
+        self._scratch_bytes = 0
+        self.trusted: set[Any] = set()
+        """Programs whose kernel has been tried."""
+        self.failed: dict[str, str] = {}
+        """Kernels that gave wrong numbers when they were tried, and what was wrong."""
+
+    def scratch(self, nbytes: int) -> Any:
+        """Device memory for kernels to work in, shared by all of them since they run one after another."""
+        import pyopencl as cl
+
+        if nbytes > self._scratch_bytes:
+            try:
+                self._scratch = cl.Buffer(self.context, cl.mem_flags.READ_WRITE, nbytes)
+            except cl.Error as error:
+                raise DeviceError(f"{self.info.id} refused {nbytes / 1e6:.1f} MB of scratch memory: {error}") from error
+            self._scratch_bytes = nbytes
+        return self._scratch if nbytes else None
 
     def build(self, name: str, options: dict[str, int]) -> Any:
         """The built program of a kernel file with these -D options."""
@@ -176,11 +202,15 @@ class Session:
             flags += ["-cl-mad-enable", "-cl-no-signed-zeros"]
             try:
                 with opencl_runtime.adopting_threads():  # Intel's runtime starts further ones while it builds
-                    self._programs[key] = quiet_build(cl.Program(self.context, source(name)), flags)
+                    self._programs[key] = kernel_cache.build(self.context, source(name), flags)
             except cl.Error as error:
                 first = next((line for line in str(error).splitlines() if "error" in line), str(error).split("\n")[0])
                 raise DeviceError(f"{self.info.id} cannot build kernel {name}: {first.strip()}") from error
         return self._programs[key]
+
+    def takes_turns(self, cpu_threads: int) -> bool:
+        """Whether both sides use the same cores, so that one must not spin while the other works."""
+        return self.info.emulated_gpu and self.compute_units + cpu_threads > cpu_cores()
 
     @contextmanager
     def cores(self, cpu_threads: int) -> Iterator[None]:
@@ -193,9 +223,8 @@ class Session:
             yield
             return
         mine = os.sched_getaffinity(0)
-        ordered = sorted(mine)
-        shared = self.compute_units + cpu_threads > len(ordered)
-        theirs = mine if shared else set(ordered[-self.compute_units :])
+        shared = self.takes_turns(cpu_threads)
+        theirs = mine if shared else set(sorted(mine)[-self.compute_units :])
         with opencl_runtime.adopting_threads():
             opencl_runtime.pin_workers(theirs)
             if shared:
@@ -211,13 +240,6 @@ class Session:
 _turns: dict[str, threading.RLock] = {}
 
 
-def quiet_build(program: Any, options: list[str]) -> Any:
-    """Build without pyopencl's own disk cache, and without its warning that the compiler said something."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return program.build(options, cache_dir=False)
-
-
 def _turn(device_id: str) -> threading.RLock:
     return _turns.setdefault(device_id, threading.RLock())
 
@@ -229,7 +251,7 @@ def _describe(device_id: str, p: Any, handle: Any) -> DeviceInfo:
     reason = ""
     try:
         context = cl.Context([handle])
-        reason = _run_self_test(context, cl.CommandQueue(context)) or ""
+        reason = _self_test(context, cl.CommandQueue(context)) or ""
     except cl.Error as error:
         reason = f"it cannot be opened: {error}"
     try:
@@ -250,6 +272,14 @@ def _describe(device_id: str, p: Any, handle: Any) -> DeviceInfo:
     )
 
 
+def _self_test(context: Any, queue: Any) -> str | None:
+    """What is wrong with a device, which is not to blame for a stored program that went bad; None if nothing."""
+    if _run_self_test(context, queue) is None:
+        return None
+    kernel_cache.distrust(context.devices[0])
+    return _run_self_test(context, queue)
+
+
 def _run_self_test(context: Any, queue: Any) -> str | None:
     """None if a trivial kernel builds, runs and is right; otherwise what went wrong."""
     import pyopencl as cl
@@ -258,10 +288,13 @@ def _run_self_test(context: Any, queue: Any) -> str | None:
     got = np.full(64, -1, np.int32)  # poisoned: a kernel that does nothing must not look right
     flags = cl.mem_flags
     try:
-        program = quiet_build(cl.Program(context, SELF_TEST), [])
+        program = kernel_cache.build(context, SELF_TEST, [])
         a = cl.Buffer(context, flags.READ_ONLY | flags.COPY_HOST_PTR, hostbuf=given)
         b = cl.Buffer(context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=got)
-        program.self_test(queue, (64,), None, a, b)
+        kernel = cl.Kernel(program, "self_test")
+        kernel.set_arg(0, a)
+        kernel.set_arg(1, b)
+        cl.enqueue_nd_range_kernel(queue, kernel, given.shape, None)
         cl.enqueue_copy(queue, got, b)
     except cl.Error as error:
         return f"a trivial kernel fails: {str(error).splitlines()[0]}"

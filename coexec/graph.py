@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array, Layout, Shape
-from coexec.ops.base import ArraySpec, Op, SplitOp
+from coexec.memory import Memory, lay_out
+from coexec.ops.base import ArraySpec, DeviceOp, Op, SplitOp
+from coexec.placement import Placement, place_tensors, works_on
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Graph:
         tensors: name -> Tensor, of graph inputs and node outputs.
         constants: name -> array (weights and other fixed inputs), logical ONNX order.
         inputs, outputs: names, in the order in which users feed and receive them.
+        notes: what users should know of it.
+        let_go: gives memory of constants back, as far as they can be read again where they came from.
     """
 
     name: str
@@ -57,6 +62,7 @@ class Graph:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     notes: tuple[str, ...] = field(default=(), compare=False)
+    let_go: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
 
     def spec(self, name: str) -> ArraySpec | None:
         """Shape and dtype of a tensor or constant; None for an absent input."""
@@ -87,13 +93,40 @@ class Graph:
         return distinct
 
     def can_split(self, node: Node) -> bool:
-        return (
-            isinstance(node.op, SplitOp)
-            and all(not name or name in self.constants for name in node.inputs[1:3])
-            and all(not name or name in self.tensors for name in (node.inputs[0], *node.inputs[3:]))
-            and self.tensors[node.outputs[0]].dtype == np.float32
-            and all(0 not in spec.shape for spec in map(self.spec, (*node.inputs, *node.outputs)) if spec is not None)
-        )
+        """Whether it is one of ``split_nodes``."""
+        return isinstance(self.device_ops.get(node.name), SplitOp)
+
+    @cached_property
+    def device_ops(self) -> dict[str, DeviceOp]:
+        """What kernels compute of the nodes that either side can run, by name of the node."""
+        found = {}
+        for node in self.nodes:
+            op = self.kernel_op(node)
+            if op is not None and works_on(self, node, op, self.placement.places):
+                found[node.name] = op
+        return found
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which tensors share memory."""
+        return place_tensors(self)
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Where its intermediate tensors lie in one block of memory."""
+        return lay_out(self)
+
+    def kernel_op(self, node: Node) -> DeviceOp | None:
+        """What kernels would compute of a node: in fp32, of the constants and tensors that they expect."""
+        specs = [self.spec(name) for name in node.inputs]
+        known = [spec for spec in (*specs, *map(self.spec, node.outputs)) if spec is not None]
+        if any(0 in spec.shape or spec.dtype != np.float32 for spec in known):
+            return None
+        op = node.op.for_device(specs)
+        if op is None:
+            return None
+        held = {port: name in self.constants for port, name in enumerate(node.inputs) if name}
+        return op if all(is_held == (port in op.constants) for port, is_held in held.items()) else None
 
     def signature(self) -> str:
         """Hash of structure, shapes and constants' shapes: tells whether a plan belongs to this model."""

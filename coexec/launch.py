@@ -6,7 +6,7 @@ predictors' features are computed from what it returns for all candidates of a p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,17 +53,28 @@ class Launches:
         return ceil_div(self.work_groups, self.traits.compute_units)
 
 
-def launch(kind: str, columns: Mapping[str, Ints], traits: GpuTraits, implementation: str | None = None) -> Launches:
+def launch(
+    kind: str,
+    columns: Mapping[str, Ints],
+    traits: GpuTraits,
+    implementation: str | None = None,
+    without: Collection[str] = (),
+) -> Launches:
     """Launches of every row of ``columns`` (ops of one kind) on a device with ``traits``.
 
-    ``implementation`` names the kernel variant to use; None takes the first that supports the row.
+    ``implementation`` names the kernel variant to use; None takes the first that supports and suits the row, but
+    for those ``without`` which it has to be done.
     """
-    variants = KERNELS[kind]
+    variants = tuple(variant for variant in KERNELS[kind] if variant.name not in without)
     rows = len(next(iter(columns.values())))
     chosen = np.full(rows, -1, np.int64)
     for i, variant in enumerate(variants):
-        if implementation in (None, variant.name):
-            chosen[(chosen < 0) & variant.supports(columns, traits)] = i
+        if implementation is None:
+            chosen[(chosen < 0) & variant.supports(columns, traits) & variant.suits(columns, traits)] = i
+        elif implementation == variant.name:
+            chosen[variant.supports(columns, traits)] = i
+    if np.any(chosen < 0) and without:
+        raise DeviceError(f"no kernel for {kind} gives right numbers on this device; use another, or device='cpu'")
     if np.any(chosen < 0):
         raise DeviceError(f"no kernel {implementation or 'at all'} takes this {kind}; leave the implementation out")
     tilings = [v.tiling(columns, traits) if np.any(chosen == i) else None for i, v in enumerate(variants)]
@@ -93,4 +104,5 @@ def _select(tilings: Sequence[Tiling | None], chosen: Ints) -> Tiling:
         merged([t.arguments for t in parts]),
         merge([t.tile_flops for t in parts]),
         merge([t.packed_bytes for t in parts]),
+        merge([t.scratch_bytes for t in parts]),
     )

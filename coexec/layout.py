@@ -117,3 +117,13 @@ class Layout:
     def _check(self, shape: Shape) -> None:
         if len(shape) != len(self.order):
             raise InputError(f"layout is of rank {len(self.order)}, the tensor has shape {shape}")
+
+
+def same_memory(array: Array, shape: Shape) -> Array | None:
+    """The array as ``shape``, sharing memory; None where that would take a copy."""
+    view = array.view()
+    try:
+        view.shape = shape
+    except AttributeError:
+        return None
+    return view

@@ -52,7 +52,7 @@ class LayerRig:
         self._device = sync.session.info.id if sync else ""
         rng = np.random.default_rng(1)
         for name in self.graph.inputs:
-            view = self.executor.view(name)
+            view = self.executor.tensors.view(name)
             view[...] = rng.standard_normal(view.shape, np.float32)
 
     def timer(self, choice: Choice) -> Callable[[], float]:
@@ -72,7 +72,7 @@ class LayerRig:
 
     def output(self) -> Array:
         """Output of the first copy after a run, logical."""
-        return self.executor.view(self.graph.outputs[0])
+        return self.executor.tensors.view(self.graph.outputs[0])
 
 
 def interleaved(

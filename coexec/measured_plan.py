@@ -10,11 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coexec.costs import unsplit_op_us
+from coexec.costs import Estimate, unsplit_kernel_us, unsplit_op_us
 from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
+from coexec.kernels.variant import GpuTraits
 from coexec.measure import LayerRig, Timing, interleaved
-from coexec.ops.base import Axis, SplitOp
+from coexec.ops.base import Axis, DeviceOp, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.progress import Progress, quiet
@@ -35,6 +36,15 @@ class _Measured:
 
     def op_us(self, graph: Graph, node: Node) -> float:
         return unsplit_op_us(graph, node)
+
+    def kernel_us(self, op: DeviceOp, traits: GpuTraits) -> float:
+        return unsplit_kernel_us(op, traits)
+
+    def sync_us(self) -> float:
+        return Estimate().sync_us()
+
+    def turn_us(self) -> float:
+        return Estimate().turn_us()
 
 
 def measured_plan(
@@ -58,17 +68,26 @@ def measured_plan(
     def plan_for(way: Way) -> Plan:
         nonlocal done
         use = machine.resources(way, sync)
-        link = opened(info, way.compute_units, sync)
+        link = opened(info, way.compute_units, sync) if way.compute_units else None
         choices: dict[str, Choice] = {}
         for op, names in distinct.items():
             progress(done, total, f"{names[0]} on {way.name}")
             left_s = max(0.0, deadline - time.perf_counter())
-            choice = best_cut(op, link, use, left_s / (total - done))
+            seconds = left_s / (total - done)
+            choice = best_cut(op, link, use, seconds) if link and use.split else _whole(op, link, use, seconds)
             choices.update(dict.fromkeys(names, choice))
             done += 1
         return assemble(graph, choices, _Measured(), use)
 
     return best_over(ways, plan_for)
+
+
+def _whole(op: SplitOp, sync: Sync | None, use: Resources, budget_s: float) -> Choice:
+    """The layer on the only side that may have it, timed."""
+    rig = LayerRig(op, sync, use.cpu_threads, copies=COPIES)
+    choice = Choice("channel", 0 if sync is None else op.units("channel"))
+    us = _time(rig, [choice], 30, budget_s)[0].median_us
+    return replace(choice, costs=Costs(*((us, 0.0) if sync is None else (0.0, us)), 0.0, us))
 
 
 def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice:
@@ -83,7 +102,7 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
     cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, FEWEST))
     fastest: list[Choice] = []
     assert use.traits is not None
-    for axis in op.axes if use.split else ():
+    for axis in op.axes:
         fastest += _climb(rig, axis, aligned_cuts(op, axis, use.traits), cpu_us, gpu_us, deadline)
     finalists = [*exclusive, *fastest]
     left_s = max(0.0, deadline - time.perf_counter())

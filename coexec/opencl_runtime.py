@@ -91,9 +91,13 @@ def _thread_ids() -> set[int]:
 @cache
 def _platforms() -> tuple[Any, ...]:
     vendors = None if "OCL_ICD_VENDORS" in os.environ else _vendors_folder()
+    # pyopencl generates a function for every kernel object and keeps it in a database that all processes share: one
+    # that writes there holds all others up, for many seconds if there are several.
+    own = {"PYOPENCL_NO_CACHE": "1"} if "PYOPENCL_NO_CACHE" not in os.environ else {}
     try:
         if vendors is not None:
-            os.environ["OCL_ICD_VENDORS"] = str(vendors)
+            own["OCL_ICD_VENDORS"] = str(vendors)
+        os.environ.update(own)
         import pyopencl
 
         try:
@@ -103,8 +107,9 @@ def _platforms() -> tuple[Any, ...]:
     except ImportError:
         return ()
     finally:
+        for name in own:
+            del os.environ[name]
         if vendors is not None:
-            del os.environ["OCL_ICD_VENDORS"]
             shutil.rmtree(vendors, ignore_errors=True)
 
 

@@ -15,7 +15,7 @@ from msgspec import Meta
 from coexec.documents import Count, Duration, Size, Workers, checked, parse, read_bytes
 from coexec.errors import PlanError
 from coexec.graph import Graph, Node
-from coexec.ops.base import Axis, SplitOp
+from coexec.ops.base import Axis, DeviceOp, SplitOp
 from coexec.whole_file import replacing
 
 SCHEMA = 1
@@ -213,11 +213,11 @@ def check_plan(plan: Plan, graph: Graph) -> None:
     by_node: dict[str, list[Task]] = {}
     for task in plan.tasks:
         by_node.setdefault(task.node, []).append(task)
-    if set(by_node) != {node.name for node in graph.nodes}:
+    working = [node for node in graph.nodes if node.name not in graph.placement.free]
+    if set(by_node) != {node.name for node in working}:
         raise PlanError("the plan's tasks are not the model's nodes; make it again")
-    splittable = {node.name for node in graph.split_nodes()}
-    for node in graph.nodes:
-        _check_cover(node.name, node.op if node.name in splittable else None, by_node[node.name])
+    for node in working:
+        _check_cover(node.name, graph.device_ops.get(node.name), by_node[node.name])
     for node in graph.split_nodes():
         _check_units(plan, node, by_node[node.name])
     waits = add_waits(graph, plan.tasks)
@@ -268,30 +268,34 @@ def _check_units(plan: Plan, node: Node, tasks: Sequence[Task]) -> None:
 
 def _check_order(graph: Graph, tasks: Sequence[Task]) -> None:
     """No task comes before one that writes what it reads."""
-    from coexec.dependencies import boxes, overlap
+    from coexec.dependencies import overlap, regions
 
     nodes = {node.name: node for node in graph.nodes}
     later: dict[str, list[Any]] = {}
     for task in reversed(tasks):
-        reads, writes = boxes(graph, nodes[task.node], task)
-        for name, box in writes:
-            later.setdefault(name, []).append(box)
-        for name, box in reads:
-            if any(overlap(box, other, graph.tensors[name].shape) for other in later.get(name, ())):
+        reads, writes = regions(graph, nodes[task.node], task)
+        for region in writes:
+            later.setdefault(region.root, []).append(region.root_box)
+        for region in reads:
+            shape = graph.tensors[region.root].shape
+            if any(overlap(region.root_box, other, shape) for other in later.get(region.root, ())):
                 raise PlanError(f"the plan runs {task.node!r} before its inputs are made; make it again")
 
 
-def _check_cover(name: str, op: Any, tasks: Sequence[Task]) -> None:
+def _check_cover(name: str, op: DeviceOp | None, tasks: Sequence[Task]) -> None:
     """The tasks of one node cover its units exactly once, along one axis, at allowed cuts."""
+    from coexec.kernels import KERNEL_BY_NAME
+
     axis = tasks[0].axis
     ranges = sorted((t.start, t.stop) for t in tasks)
-    if op is None or axis == "none":
+    if not isinstance(op, SplitOp) or axis == "none":
         if len(tasks) != 1 or axis != "none" or (op is None and tasks[0].side != "cpu"):
             raise PlanError(f"the plan splits {name!r}, which cannot be split; make it again")
-        if ranges != [(0, 1)] or (op is None and tasks[0].implementation):
+        code = tasks[0].implementation
+        kernel = tasks[0].side == "gpu" and getattr(KERNEL_BY_NAME.get(code), "kind", "") == getattr(op, "kind", None)
+        if ranges != [(0, 1)] or (code and not kernel and not isinstance(op, SplitOp)):
             raise PlanError(f"the plan's task for {name!r} makes no sense; make it again")
         return
-    assert isinstance(op, SplitOp)
     ends = [0, *(stop for _, stop in ranges)]
     if (
         any(t.axis != axis for t in tasks)

@@ -15,7 +15,7 @@ from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import Axis, Columns, SplitOp, stack_columns
-from coexec.plan import Costs, Plan, Task
+from coexec.plan import Costs, Plan, Side, Task
 
 MAX_CUTS = 64
 """Cuts tried per layer and axis, beside both exclusive choices."""
@@ -30,7 +30,7 @@ class Resources:
         traits: of as many compute units of it as the plan uses; None without a device.
         cpu_threads: threads of the CPU side.
         sync: strategy name, "" to leave it open.
-        split: whether layers may be split; otherwise each runs on one side, in turn.
+        split: whether layers may be split, or be the CPU side's; otherwise all are the GPU side's.
     """
 
     device: str
@@ -70,7 +70,10 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Evaluated(Candidates):
-    """Candidate cuts with what they should cost; a side without a part has 0 us."""
+    """Candidate cuts with what they should cost; a side without a part has 0 us.
+
+    ``sync_us`` is what a split costs beyond that.
+    """
 
     cpu_us: Floats
     gpu_us: Floats
@@ -87,20 +90,115 @@ class Evaluated(Candidates):
         return Choice(self.axes[index], self.cuts[index], Costs(*us))
 
 
+@dataclass(frozen=True)
+class Option:
+    """One way to run a node: the sides that take part, what it takes without hand-overs, and the cut if it has one."""
+
+    sides: frozenset[Side]
+    us: float
+    choice: Choice | None = None
+
+    @property
+    def split(self) -> bool:
+        return len(self.sides) > 1
+
+
+@dataclass(frozen=True)
+class Step:
+    """A node's option in a plan, and the hand-over before it."""
+
+    option: Option
+    hand_over_us: float
+
+
 def make_plan(graph: Graph, costs: CostSource, resources: Resources) -> Plan:
-    """Each layer at the cut that lets both sides finish soonest, by ``costs``."""
+    """The cuts and sides with which the network should be done soonest, by ``costs``."""
     return assemble(graph, choose_cuts(graph, costs, resources), costs, resources)
 
 
 def choose_cuts(graph: Graph, costs: CostSource, resources: Resources) -> dict[str, Choice]:
-    """The best choice per split node."""
-    choices = {}
+    """The choice per split node, hand-overs between the nodes in their order counted."""
+    options = _other_options(graph, costs, resources)
     for layer in evaluate(graph, costs, resources):
-        split = (layer.gpu_us > 0) & (layer.cpu_us > 0)
-        # Between equals a choice with one side is preferred: it cannot be held up by the other.
-        handicap = np.where(split, 1e-3 * layer.total_us, 0.0)
-        choices[layer.node.name] = layer.choice(int(np.argmin(layer.total_us + handicap)))
-    return choices
+        options[layer.node.name] = _best_of_each_kind(layer)
+    steps = best_path(graph, options, _hand_over_us(costs, resources))
+    return {
+        name: _with_hand_over(step.option.choice, step.hand_over_us)
+        for name, step in steps.items()
+        if step.option.choice is not None
+    }
+
+
+def best_path(graph: Graph, options: Mapping[str, Sequence[Option]], hand_over_us: float) -> dict[str, Step]:
+    """The options with the lowest sum, one per node that has any, in the graph's order (Viterbi).
+
+    A hand-over is due before a split layer, after it, and where the side changes.
+    """
+    names = [node.name for node in graph.nodes if node.name in options]
+    best: list[list[tuple[float, int, float]]] = []  # per node and option: total so far, option before, hand-over
+    before: Sequence[Option] = ()
+    for name in names:
+        row = []
+        for option in options[name]:
+            # Between equals an option with one side is preferred: it cannot be held up by the other.
+            own_us = option.us * (1 + 1e-3 * option.split)
+            ways = [
+                (best[-1][i][0], i, hand_over_us * (option.split or previous.sides != option.sides))
+                for i, previous in enumerate(before)
+            ] or [(0.0, 0, hand_over_us * option.split)]
+            total, i, due_us = min(ways, key=lambda way: way[0] + way[2])
+            row.append((total + due_us + own_us, i, due_us))
+        best.append(row)
+        before = options[name]
+    steps: dict[str, Step] = {}
+    index = min(range(len(before)), key=lambda i: best[-1][i][0], default=0)
+    for name, row in zip(reversed(names), reversed(best), strict=True):
+        steps[name] = Step(options[name][index], row[index][2])
+        index = row[index][1]
+    return {name: steps[name] for name in names}
+
+
+def _best_of_each_kind(layer: Evaluated) -> list[Option]:
+    """The best split of a layer, and each side alone."""
+    own_us = np.maximum(layer.gpu_us, layer.cpu_us)
+    options = []
+    for on_gpu, on_cpu in ((True, False), (False, True), (True, True)):
+        fitting = ((layer.gpu_us > 0) == on_gpu) & ((layer.cpu_us > 0) == on_cpu)
+        if fitting.any():
+            index = int(np.argmin(np.where(fitting, own_us, np.inf)))
+            options.append(Option(_sides(on_gpu, on_cpu), float(own_us[index]), layer.choice(index)))
+    return options
+
+
+def _other_options(graph: Graph, costs: OpCosts | None, resources: Resources) -> dict[str, list[Option]]:
+    """Either side for each node that is not split, has something to do, and that this side can run."""
+    options = {}
+    for node in graph.nodes:
+        if node.name in graph.placement.free or graph.can_split(node):
+            continue
+        options[node.name] = [Option(_sides(False, True), costs.op_us(graph, node) if costs else 0.0)]
+        op = graph.device_ops.get(node.name)
+        if op is not None and resources.traits is not None:
+            us = costs.kernel_us(op, resources.traits) if costs else 0.0
+            options[node.name].append(Option(_sides(True, False), us))
+    return options
+
+
+def _sides(on_gpu: bool, on_cpu: bool) -> frozenset[Side]:
+    sides: list[Side] = [*(["gpu"] if on_gpu else []), *(["cpu"] if on_cpu else [])]  # type: ignore[list-item]
+    return frozenset(sides)
+
+
+def _hand_over_us(costs: OpCosts | None, resources: Resources) -> float:
+    if costs is None:
+        return 1.0
+    return costs.sync_us() if resources.split else costs.turn_us()
+
+
+def _with_hand_over(choice: Choice, hand_over_us: float) -> Choice:
+    own = choice.costs
+    costs = Costs(own.cpu_us, own.gpu_us, hand_over_us, max(own.cpu_us, own.gpu_us) + hand_over_us)
+    return Choice(choice.axis, choice.cut, costs)
 
 
 def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Evaluated]:
@@ -114,7 +212,7 @@ def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Eval
     gpu_us, cpu_us = _predict(candidates, costs, resources)
     evaluated = []
     for layer, gpu, cpu in zip(candidates, gpu_us, cpu_us, strict=True):
-        sync = np.where(gpu > 0, costs.sync_us(), 0.0)
+        sync = np.where((gpu > 0) & (cpu > 0), costs.sync_us(), 0.0)
         evaluated.append(Evaluated(layer.node, layer.axes, layer.cuts, cpu, gpu, sync))
     return evaluated
 
@@ -122,7 +220,8 @@ def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Eval
 def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None, resources: Resources) -> Plan:
     """The plan that carries out these choices, layer by layer."""
     layer_us = sum(choice.costs.predicted_us for choice in choices.values())
-    other_us = 0.0 if costs is None else sum(costs.op_us(graph, n) for n in graph.nodes if n.name not in choices)
+    others = place_others(graph, choices, costs, resources)
+    sides = {name: next(iter(step.option.sides)) for name, step in others.items()}
     return Plan(
         model=graph.name,
         signature=graph.signature(),
@@ -131,25 +230,45 @@ def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None,
         compute_units=resources.traits.compute_units if resources.traits else 0,
         cpu_threads=resources.cpu_threads,
         sync=resources.sync,
-        tasks=tuple(add_waits(graph, layer_tasks(graph, choices, resources.traits))),
+        tasks=tuple(add_waits(graph, layer_tasks(graph, choices, sides, resources.traits))),
         units={n.name: (n.op.kind, _units(n, choices[n.name].axis)) for n in graph.split_nodes()},
         costs={name: choice.costs for name, choice in choices.items()},
-        predicted_ms=(layer_us + other_us) / 1e3,
+        predicted_ms=(layer_us + sum(step.option.us + step.hand_over_us for step in others.values())) / 1e3,
         costs_from=costs.name if costs else "no costs",
         options={},
         input_shapes=graph.input_shapes(),
     )
 
 
-def layer_tasks(graph: Graph, choices: Mapping[str, Choice], traits: GpuTraits | None) -> list[Task]:
+def place_others(
+    graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None, resources: Resources
+) -> dict[str, Step]:
+    """Which side runs each node that is not split, given how the others are cut."""
+    options: dict[str, list[Option]] = dict(_other_options(graph, costs, resources))
+    for node in graph.split_nodes():
+        choice = choices[node.name]
+        sides = _sides(choice.cut > 0, choice.cut < _units(node, choice.axis))
+        options[node.name] = [Option(sides, max(choice.costs.cpu_us, choice.costs.gpu_us), choice)]
+    steps = best_path(graph, options, _hand_over_us(costs, resources))
+    return {name: step for name, step in steps.items() if step.option.choice is None}
+
+
+def layer_tasks(
+    graph: Graph, choices: Mapping[str, Choice], sides: Mapping[str, Side], traits: GpuTraits | None
+) -> list[Task]:
     """Tasks in graph order: of each layer the GPU's part, then the CPU's. Waits are not set yet."""
     tasks: list[Task] = []
     for node in graph.nodes:
         choice = choices.get(node.name)
-        if choice is None:
-            tasks.append(Task("cpu", node.name, "none", 0, 1, "", 0))
-            continue
-        tasks.extend(parts_of(node, choice, traits))
+        if choice is not None:
+            tasks.extend(parts_of(node, choice, traits))
+        elif node.name in sides:
+            side, code = sides[node.name], ""
+            if side == "gpu":
+                assert traits is not None
+                op = graph.device_ops[node.name]
+                code = launch(op.kind, op.columns(), traits).names()[0]
+            tasks.append(Task(side, node.name, "none", 0, 1, code, 0))
     return tasks
 
 
@@ -205,9 +324,11 @@ def aligned_cuts(
 def _candidates(node: Node, traits: GpuTraits, split: bool) -> Candidates:
     op = node.op
     assert isinstance(op, SplitOp)
+    if not split:
+        return Candidates(node, ["channel"], [op.units("channel")])
     axes: list[Axis] = ["channel", "channel"]
     cuts = [0, op.units("channel")]
-    for axis in op.axes if split else ():
+    for axis in op.axes:
         for cut in aligned_cuts(op, axis, traits):
             axes.append(axis)
             cuts.append(cut)

@@ -45,6 +45,7 @@ class Planned:
             "resources": self.plan.resources_text,
             "planning_ms": self.planning_ms,
             "predicted_ms": self.plan.predicted_ms,
+            "memory": self.graph.memory.to_json(),
         }
 
 
@@ -61,13 +62,13 @@ def plan_here(
 ) -> Planned:
     """The best plan for a device of this machine, as ``coexec.partition`` makes it.
 
-    ``split_only`` leaves out the ways that use all cores for one side after the other, where there is any other.
+    ``split_only`` leaves out the ways that use all cores for one side, where there is any other.
     """
     info = choose_device(device)
     machine = Machine.here(info)
     ways = machine.ways(cpu_threads, compute_units)
     if split_only:
-        ways = [way for way in ways if way.split] or ways
+        ways = [way for way in ways if way.both_sides] or ways
     start = time.perf_counter()
     plan = best_plan(graph, info, ways, profile, sync, effort, progress)
     planning_ms = (time.perf_counter() - start) * 1e3
@@ -108,6 +109,7 @@ def result_of(planned: Planned, explained: bool, timeline: str | None, plan_file
         planned.plan.save(plan_file)
         written["plan"] = plan_file
     if timeline is not None:
-        save_timeline(timeline, planned.graph, planned.plan, planned.costs() if planned.costs else Estimate())
+        costs = planned.costs() if planned.costs else Estimate()
+        save_timeline(timeline, planned.graph, planned.plan, costs, planned.use.traits)
         written["timeline"] = timeline
     return {**document, "written": written}

@@ -9,6 +9,7 @@ from typing import Any
 from coexec.costs import OpCosts
 from coexec.errors import InputError
 from coexec.graph import Graph
+from coexec.kernels.variant import GpuTraits
 from coexec.plan import Plan, Side, Task
 from coexec.whole_file import replacing
 
@@ -25,10 +26,11 @@ class Span:
     wait_us: float
 
 
-def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts) -> list[Span]:
+def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts, traits: GpuTraits | None = None) -> list[Span]:
     """When each task should run: in order on its side, after what it waits for and one hand-over.
 
-    Split nodes take what the plan expects of them, all others what ``costs`` says.
+    Split nodes take what the plan expects of them, all others what ``costs`` says; ``traits`` are of the plan's
+    compute units.
     """
     nodes = {node.name: node for node in graph.nodes}
     ends: dict[Side, list[float]] = {"cpu": [], "gpu": []}
@@ -43,10 +45,12 @@ def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts) -> list[Span]:
             seen[task.side] = task.wait_for
             start_us = max(own_us, ends[other][task.wait_for - 1] + _hand_over_us(plan))
         expected = plan.costs.get(task.node)
-        if expected is None:
-            lasts_us = costs.op_us(graph, nodes[task.node])
-        else:
+        if expected is not None:
             lasts_us = expected.cpu_us if task.side == "cpu" else expected.gpu_us
+        elif task.side == "gpu" and traits is not None:
+            lasts_us = costs.kernel_us(graph.device_ops[task.node], traits)
+        else:
+            lasts_us = costs.op_us(graph, nodes[task.node])
         ends[task.side].append(start_us + lasts_us)
         spans.append(Span(task, start_us, start_us + lasts_us, start_us - own_us))
     return spans
@@ -72,9 +76,9 @@ def chrome_trace(plan: Plan, spans: list[Span]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": plan.model, "predicted": True}}
 
 
-def save_timeline(path: str, graph: Graph, plan: Plan, costs: OpCosts) -> None:
+def save_timeline(path: str, graph: Graph, plan: Plan, costs: OpCosts, traits: GpuTraits | None = None) -> None:
     """Write the predicted timeline; an existing file is replaced in one step, or stays as it was."""
-    text = json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs)))
+    text = json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs, traits)))
     with replacing(path, InputError) as file:
         file.write(text.encode())
 

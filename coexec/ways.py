@@ -17,12 +17,17 @@ from coexec.planner import Resources
 
 @dataclass(frozen=True)
 class Way:
-    """One way to use a machine: compute units, CPU threads, and whether layers are split."""
+    """One way to use a machine: compute units, CPU threads, and whether layers are split or all on the GPU side."""
 
     name: str
     compute_units: int
     cpu_threads: int
     split: bool = True
+
+    @property
+    def both_sides(self) -> bool:
+        """Whether layers may have a part on each side."""
+        return self.split and self.compute_units > 0
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Machine:
     def ways(self, cpu_threads: int | None = None, compute_units: int | None = None) -> list[Way]:
         """The ways that a plan may choose from, within what the user fixed.
 
-        An emulated GPU shares the cores with the CPU side: k of them each way, or all of them to either side
-        in turn. InputError for more threads or compute units than there are.
+        An emulated GPU shares the cores with the CPU side: k of them each way, or all of them to one of the two.
+        InputError for more threads or compute units than there are.
         """
         self._check(cpu_threads, compute_units)
         if not self.device:
@@ -65,8 +70,10 @@ class Machine:
         if cpu_threads or compute_units:
             return [self._shared(self.cores - (cpu_threads or 0), cpu_threads, compute_units, self.cores)]
         most = min(self.compute_units, self.cores)
-        shared = [Way(f"{k} + {self.cores - k}", k, self.cores - k) for k in range(1, most) if self.cores > k]
-        return [*shared, Way("all cores in turn", most, self.cores, split=False)]
+        shared = [Way(f"{k} + {self.cores - k}", k, self.cores - k) for k in range(1, min(most, self.cores - 1) + 1)]
+        # What has no kernel is left to one thread: NumPy's threads would spin on in the GPU side's time.
+        alone = [] if most < self.cores else [Way("all cores for the GPU side", most, 1, split=False)]
+        return [*shared, *alone, Way("all cores for the CPU side", 0, self.cores)]
 
     def fair_way(
         self, cpu_threads: int | None = None, compute_units: int | None = None, cores: int | None = None
@@ -81,6 +88,8 @@ class Machine:
 
     def resources(self, way: Way, sync: str | None = None) -> Resources:
         """What the planner may use in this way."""
+        if not way.compute_units:
+            return Resources("", "", None, way.cpu_threads)
         traits = self.traits(way.compute_units) if self.traits else None
         return Resources(self.device, self.device_name, traits, way.cpu_threads, sync or "", way.split)
 

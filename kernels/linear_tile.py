@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from coexec.kernels.variant import (
+    CACHED_WEIGHT_BYTES,
     Bools,
     GpuTraits,
-    KernelVariant,
+    LayerVariant,
     Placed,
     Tile,
     Tiling,
     ceil_div,
+    common_arguments,
     panel_pack,
-    rows_per_tile,
-    vectors_per_panel,
+    register_tile,
+    work_shares,
 )
 from coexec.layout import Array
 from coexec.ops.base import Axis, Ints
 from coexec.ops.linear import Linear
 
 
-class LinearTile(KernelVariant):
+class LinearTile(LayerVariant):
     """Register tile of MR rows x NV vectors; weights in panels. On one core of a CPU-type device this
     form reaches two to four times what the runtime's own vectorisation does."""
 
@@ -36,37 +38,34 @@ class LinearTile(KernelVariant):
 
     def tiling(self, c: Mapping[str, Ints], traits: GpuTraits) -> Tiling:
         width = np.full(len(c["M"]), max(4, traits.vector_width), np.int64)
-        nv = vectors_per_panel(c["N"], width)
-        limit = (traits.vector_registers - 3) // nv
-        mr = rows_per_tile(c["M"], limit, (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14))
+        mr, nv = register_tile(c["M"], c["N"], width, traits, c["K"])
         tiles, panels = ceil_div(c["M"], mr), ceil_div(c["N"], nv * width)
         packed_bytes = panels * nv * width * c["K"] * 4
-        panels_first = (4 * c["M"] * c["K"] + tiles * packed_bytes) < (packed_bytes + panels * 4 * c["M"] * c["K"])
+        panels_first = packed_bytes <= CACHED_WEIGHT_BYTES
+        groups, share = work_shares(tiles * panels, traits)
         ones = np.ones_like(tiles)
         return Tiling(
             {"MR": mr, "NV": nv, "VW": width},
-            np.stack([np.where(panels_first, panels, tiles), np.where(panels_first, tiles, panels), ones], axis=1),
-            {"panels_first": panels_first.astype(np.int64)},
+            np.stack([groups, ones, ones], axis=1),
+            {"share": share, "panels_first": panels_first.astype(np.int64)},
             2 * tiles * mr * panels * nv * width * c["K"],
             packed_bytes,
+            np.zeros_like(tiles),
         )
 
     def alignment(self, axis: Axis, traits: GpuTraits) -> int:
         return 2 * max(4, traits.vector_width) if axis == "channel" else 2
 
-    def pack(self, op: Linear, tile: Tile, weight: Array, bias: Array | None) -> tuple[Array, Array]:
+    def pack(self, op: Linear, tile: Tile, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
+        weight, bias = inputs[1:3]
+        assert weight is not None
         return panel_pack(weight, bias, tile.defines["NV"] * tile.defines["VW"])
 
     def arguments(
-        self, op: Linear, tile: Tile, x: Placed, weight: Any, bias: Any, residual: Placed, y: Placed
+        self, op: Linear, tile: Tile, inputs: Sequence[Placed | None], constants: Sequence[Any], y: Placed, scratch: Any
     ) -> list[Any]:
-        placed = [[a.memory, a.offset, a.strides[0]] for a in (x, residual, y)]
         return [
-            *placed[0],
-            weight,
-            bias,
-            *placed[1],
-            *placed[2],
-            *(op.M, op.N, op.K, tile.arguments["panels_first"]),
+            *common_arguments(inputs, constants, y, 1),
+            *(op.M, op.N, op.K, *(tile.arguments[name] for name in ("share", "panels_first"))),
             *(op.activation.alpha, op.activation.beta),
         ]

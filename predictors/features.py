@@ -12,27 +12,28 @@ from functools import cache
 
 import numpy as np
 
-from coexec.backends.cpu import im2col_rows
+from coexec.backends.cpu import im2col_rows, winograd_tile
 from coexec.costs import Floats
 from coexec.errors import ProfileError
-from coexec.kernels.variant import GpuTraits
+from coexec.kernels.variant import GpuTraits, Tiling
 from coexec.launch import Launches, launch
 from coexec.ops.base import Ints
 from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
 from coexec.ops.split_ops import SPLIT_OPS
+from coexec.ops.winograd import tiles
 
-VERSION = 1
+VERSION = 3
 """To be raised when a feature of an old name means something new."""
 
 WORK_TERMS: dict[str, tuple[str, ...]] = {
     "gpu": (
         *("busiest_flops", "busiest_outputs", "tile_flops", "traffic_bytes", "packed_bytes", "work_groups", "waves"),
-        *("finish_bytes", "curve_bytes"),
+        *("finish_bytes", "curve_bytes", "transform_bytes"),
     ),
     "cpu": (
         *("flops_per_thread", "flops", "traffic_bytes", "gathered_bytes", "matmuls", "tap_calls", "tap_bytes"),
-        *("output_bytes", "finish_bytes", "curve_bytes"),
+        *("output_bytes", "finish_bytes", "curve_bytes", "winograd_flops", "winograd_bytes"),
     ),
 }
 """Features of which a part's time is, roughly, a sum with fixed rates (and a constant)."""
@@ -52,7 +53,7 @@ def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> 
     traits, tiling = launches.traits, launches.tiling
     groups, waves = launches.work_groups, launches.waves
     zeros = np.zeros(len(launches))
-    for define in ("MR", "NV", "VW"):
+    for define in ("MR", "NV", "VW", "WM"):
         features[define] = _floats(tiling.defines.get(define, zeros))
     per_group = tiling.tile_flops / np.maximum(groups, 1)
     features |= {
@@ -70,8 +71,15 @@ def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> 
         "busiest_outputs": per_group * waves / (2 * features["depth"]),
         "padding_ratio": tiling.tile_flops / np.maximum(features["flops"], 1),
         "packed_bytes": _floats(tiling.packed_bytes),
+        "transform_bytes": _floats(tiling.scratch_bytes) * _blocks(tiling),
     }
     return features
+
+
+def _blocks(tiling: Tiling) -> Floats:
+    """How often the scratch of a launch is filled."""
+    tiles, block = (_floats(tiling.arguments.get(n, np.ones(len(tiling.packed_bytes)))) for n in ("tiles", "block"))
+    return np.ceil(tiles / np.maximum(block * tiling.global_size[:, 0], 1))
 
 
 def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Features:
@@ -92,6 +100,7 @@ def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Featur
         "blocks": blocks,
         "tap_calls": tap_calls,
         "rows_per_block": rows / np.maximum(blocks, 1),
+        **(_cpu_winograd_work(columns) if kind == "conv2d" else {"winograd_flops": zeros, "winograd_bytes": zeros}),
         "cache_bytes": 4 * (depth * channels + np.minimum(rows, 256) * (depth + channels)),
     }
     return features
@@ -180,6 +189,16 @@ def _cpu_conv_work(c: Mapping[str, Ints]) -> tuple[Floats, Floats, Floats]:
     gathered = np.where(pointwise, 0, row_bytes * oh * c["N"])
     blocks = np.where(pointwise, c["N"], c["N"] * -(-oh // rows))
     return _floats(gathered), _floats(blocks), _floats(c["N"] * oh * c["KH"] * c["KW"])
+
+
+def _cpu_winograd_work(c: Mapping[str, Ints]) -> Features:
+    """What numpy_winograd multiplies, and moves through its transforms."""
+    m = winograd_tile(c)
+    products = tiles(c, m) * (m + 2) ** 2
+    return {
+        "winograd_flops": _floats(2 * products * c["C_in"] * c["C_out"]),
+        "winograd_bytes": _floats(8 * products * (c["C_in"] + c["C_out"])),
+    }
 
 
 def _floats(values: Ints | Floats) -> Floats:

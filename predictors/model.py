@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from coexec.backends.cpu import CPU_BY_NAME, CPU_VARIANTS, choose
-from coexec.costs import Floats, unsplit_op_us
+from coexec.costs import Floats, unsplit_kernel_us, unsplit_op_us
 from coexec.errors import ProfileError
 from coexec.graph import Graph, Node
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
-from coexec.ops.base import Columns, Ints
+from coexec.ops.base import Columns, DeviceOp, Ints
 from coexec.plan import Side
 from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix, work_matrix
 from coexec.predictors.latency import LatencyModel
@@ -82,9 +82,17 @@ class Predictors:
         """What a hand-over adds to a split layer, as measured."""
         return self.device.sync_us
 
+    def turn_us(self) -> float:
+        """What a change of sides takes where both use the same cores in turn, as measured."""
+        return self.device.turn_us
+
     def op_us(self, graph: Graph, node: Node) -> float:
         """A node that is not split: a coarse estimate, since profiles do not measure those yet."""
         return unsplit_op_us(graph, node)
+
+    def kernel_us(self, op: DeviceOp, traits: GpuTraits) -> float:
+        """An op that is not split, on the GPU side: a coarse estimate likewise."""
+        return unsplit_kernel_us(op, traits)
 
     def _predict(self, side: Side, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
         rows = matrix(features, feature_names(side, kind))
@@ -112,7 +120,7 @@ class Predictors:
     def _missing(self) -> list[tuple[Side, str]]:
         """Implementations without a model."""
         known: list[tuple[Side, str]] = [("cpu", n) for n in CPU_BY_NAME]
-        return [key for key in (*known, *(("gpu", n) for n in KERNEL_BY_NAME)) if key not in self._models]
+        return [key for key in (*known, *(("gpu", n) for n in LAYER_KERNELS)) if key not in self._models]
 
 
 def load_predictors(profile: str | os.PathLike[str]) -> Predictors:

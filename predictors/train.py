@@ -17,7 +17,7 @@ import numpy.typing as npt
 from coexec.backends.cpu import CPU_BY_NAME
 from coexec.costs import Floats
 from coexec.errors import ProfileError
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
 from coexec.launch import launch
 from coexec.ops.base import stack_columns
 from coexec.predictors.features import WORK_TERMS, cpu_features, feature_names, gpu_features, matrix, work_matrix
@@ -172,7 +172,7 @@ def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Tab
         if side == "cpu":
             taken = CPU_BY_NAME[implementation].supports(columns)
         else:
-            taken = KERNEL_BY_NAME[implementation].supports(columns, traits)
+            taken = LAYER_KERNELS[implementation].supports(columns, traits)
         if not taken.all():
             raise bad_line(measurements[int(mine[~taken][0])].where, f"{implementation} does not compute such a layer")
         if side == "cpu":

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from functools import cache
 from typing import Any
 
@@ -32,6 +35,13 @@ def _links() -> tuple[Any, ...]:
     from coexec.experiments.conformance import find_links
 
     return tuple(find_links())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A cache on disk of the suite's own: nothing that an earlier run stored decides a test."""
+    folder = tempfile.mkdtemp(prefix="coexec-test-cache-")
+    os.environ["COEXEC_CACHE_DIR"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 SOURCES = {"opencl_device": (opencl_devices, lambda d: d.id), "opencl_link": (_links, str)}

@@ -13,14 +13,17 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coexec.layout import Array
+from coexec.layout import Array, same_memory
 from coexec.ops.base import Axis, Ints, SplitOp
 from coexec.ops.conv2d import Conv2d, output_height, output_width
 from coexec.ops.linear import Linear
+from coexec.ops.winograd import INPUT, OUTPUT, plain_3x3, tiles, transformed_weight
 
 Bools = npt.NDArray[np.bool_]
 Routine = Callable[[], None]
 
+WINOGRAD_BLOCK_BYTES, WINOGRAD_MOST_BYTES = 1 << 20, 8 << 20
+"""Scratch of a block of tile rows: for small weights, and for the largest."""
 IM2COL_BLOCK_BYTES = 1 << 19
 """Patches gathered before each matmul: they should still be in the second-level cache when it reads them."""
 
@@ -48,6 +51,10 @@ class CpuVariant(ABC):
     @abstractmethod
     def supports(self, c: Mapping[str, Ints]) -> Bools:
         """Which candidates this routine computes."""
+
+    def suits(self, c: Mapping[str, Ints]) -> Bools:
+        """Which of those it is chosen for where a plan names no routine."""
+        return np.ones(len(next(iter(c.values()))), np.bool_)
 
     def alignment(self, axis: Axis) -> int:
         """Distance of cuts that suits the routine (BLAS tiles for channels)."""
@@ -96,9 +103,13 @@ class NumpyPointwise(CpuVariant):
         assert x is not None and weight is not None
         kernel = np.ascontiguousarray(weight[0, 0], np.float32)
         finish = _finisher(op, bias)
-        pixels = [
-            (_pixels(x[n]), _pixels(output[n]), None if residual is None else _pixels(residual[n])) for n in range(op.N)
-        ]
+        pixels = []
+        rows = op.OH if _even(x, output, residual) else 1
+        for n in range(op.N):
+            for top in range(0, op.OH, rows):
+                own = slice(top, top + rows)
+                added = None if residual is None else _pixels(residual[n, own])
+                pixels.append((_pixels(x[n, own]), _pixels(output[n, own]), added))
 
         def routine() -> None:
             for source, target, added in pixels:
@@ -125,7 +136,7 @@ class NumpyIm2col(CpuVariant):
         kernel = np.ascontiguousarray(weight.reshape(taps, groups, c_out).transpose(1, 0, 2), np.float32)
         finish = _finisher(op, bias)
         padded, fill = _padding(op, x)
-        rows = int(im2col_rows(op.columns())[0])
+        rows = int(im2col_rows(op.columns())[0]) if _even(output, residual) else 1
         columns = scratch.take((groups, rows, op.OW, op.KH, op.KW, c_in))
         blocks = []
         for n in range(op.N):
@@ -152,6 +163,84 @@ class NumpyIm2col(CpuVariant):
             for source, gathered, matrix, products, target, added in blocks:
                 np.copyto(gathered, source)
                 np.matmul(matrix, kernel, out=products)
+                finish(target, added)
+
+        return routine
+
+
+class NumpyWinograd(CpuVariant):
+    """3x3, stride 1: F(4x4, 3x3) or F(2x2, 3x3), all of it as matrix products, a block of tile rows at a time.
+
+    A transform of both axes at once is one product with a Kronecker square of the one-dimensional transform.
+    """
+
+    name = "numpy_winograd"
+    kind = "conv2d"
+
+    def supports(self, c: Mapping[str, Ints]) -> Bools:
+        return plain_3x3(c)
+
+    def suits(self, c: Mapping[str, Ints]) -> Bools:
+        return np.asarray((c["C_in"] >= 16) & (c["C_out"] >= 16) & (tiles(c, 2) >= 8))
+
+    def bind(self, op: Conv2d, inputs: Sequence[Array | None], output: Array, scratch: Scratch) -> Routine:
+        x, weight, bias, residual = inputs
+        assert x is not None and weight is not None
+        m = int(winograd_tile(op.columns())[0])
+        a, down, across = m + 2, -(-op.OH // m), -(-op.OW // m)
+        to, back = (np.kron(t, t).astype(np.float32) for t in (INPUT[m], OUTPUT[m]))
+        kernel = transformed_weight(weight, m)
+        padded = np.zeros((op.N, down * m + 2, across * m + 2, op.C_in), np.float32)
+        placed, source_rows = op.placed_rows()
+        inner, source = padded[:, placed, op.pad_left : op.pad_left + op.W], x[:, source_rows]
+        row, pixel, channel = padded.strides[1:]
+        finish = _finisher(op, None)
+        per_row = 4 * across * (2 * a * a * op.C_in + (a * a + m * m) * op.C_out)
+        # Scratch should stay in the cache, but the weights are read again for every block.
+        rows = max(1, min(down, max(WINOGRAD_BLOCK_BYTES, min(kernel.nbytes, WINOGRAD_MOST_BYTES)) // per_row))
+        memory = scratch.take((rows * per_row // 4,))
+        blocks = []
+        for n in range(op.N):
+            for top in range(0, down, rows):
+                count = min(rows, down - top)
+                patches = np.lib.stride_tricks.as_strided(
+                    padded[n, top * m :],
+                    (a, a, count, across, op.C_in),
+                    (row, pixel, m * row, m * pixel, channel),
+                    writeable=False,
+                )
+                sizes = [k * count * across for k in (a * a * op.C_in,) * 2 + (a * a * op.C_out, m * m * op.C_out)]
+                starts = np.cumsum([0, *sizes])
+                gathered, spread, products, tile = (
+                    memory[i : i + size] for i, size in zip(starts, sizes, strict=False)
+                )
+                target = output[n, top * m : min(op.OH, (top + count) * m)]
+                blocks.append(
+                    (
+                        (gathered.reshape(patches.shape), patches),
+                        (to, gathered.reshape(a * a, -1), spread.reshape(a * a, -1)),
+                        (spread.reshape(a * a, -1, op.C_in), kernel, products.reshape(a * a, -1, op.C_out)),
+                        (back, products.reshape(a * a, -1), tile.reshape(m * m, -1)),
+                        _tile_copies(tile.reshape(m, m, count, across, op.C_out), target),
+                        target,
+                        None if residual is None else residual[n, top * m : min(op.OH, (top + count) * m)],
+                    )
+                )
+        one = (m + 2) + 1  # the product that the output transform adds to every output of a tile
+        own_bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
+
+        def routine() -> None:
+            np.copyto(inner, source)
+            for gather, forth, multiply, return_, copies, target, added in blocks:
+                np.copyto(*gather)
+                np.matmul(forth[0], forth[1], out=forth[2])
+                np.matmul(multiply[0], multiply[1], out=multiply[2])
+                if own_bias is not None:
+                    products = multiply[2][one]
+                    np.add(products, own_bias, out=products)
+                np.matmul(return_[0], return_[1], out=return_[2])
+                for place, values in copies:
+                    np.copyto(place, values)
                 finish(target, added)
 
         return routine
@@ -194,7 +283,7 @@ class NumpyDepthwise(CpuVariant):
 
 
 CPU_VARIANTS: dict[str, tuple[CpuVariant, ...]] = {
-    "conv2d": (NumpyDepthwise(), NumpyPointwise(), NumpyIm2col()),
+    "conv2d": (NumpyDepthwise(), NumpyPointwise(), NumpyWinograd(), NumpyIm2col()),
     "linear": (NumpyMatmul(),),
 }
 
@@ -202,10 +291,10 @@ CPU_BY_NAME: dict[str, CpuVariant] = {v.name: v for variants in CPU_VARIANTS.val
 
 
 def choose(kind: str, columns: Mapping[str, Ints]) -> Ints:
-    """Index into CPU_VARIANTS[kind] of the first routine that supports each candidate."""
+    """Index into CPU_VARIANTS[kind] of the first routine that supports and suits each candidate."""
     chosen = np.full(len(next(iter(columns.values()))), -1, np.int64)
     for i, variant in enumerate(CPU_VARIANTS[kind]):
-        chosen[(chosen < 0) & variant.supports(columns)] = i
+        chosen[(chosen < 0) & variant.supports(columns) & variant.suits(columns)] = i
     return chosen
 
 
@@ -214,6 +303,30 @@ def variant_for(op: SplitOp, name: str | None = None) -> CpuVariant:
     if name is not None:
         return CPU_BY_NAME[name]
     return CPU_VARIANTS[op.kind][int(choose(op.kind, op.columns())[0])]
+
+
+def winograd_tile(c: Mapping[str, Ints]) -> Ints:
+    """Outputs per side of a tile of numpy_winograd: few tiles leave the matrix products too thin."""
+    return np.where(tiles(c, 4) >= 20, 4, 2)
+
+
+def _tile_copies(tile: Array, target: Array) -> list[tuple[Array, Array]]:
+    """Pairs (place in the output, values) that lay [m, m, tile rows, tiles, C] out as [rows, OW, C]."""
+    m, count, across = tile.shape[1:4]
+    height, width = target.shape[:2]
+    if (height, width) == (count * m, across * m):
+        view = np.lib.stride_tricks.as_strided(
+            target,
+            tile.shape,
+            (*target.strides[:2], m * target.strides[0], m * target.strides[1], target.strides[2]),
+        )
+        return [(view, tile)]
+    copies = []
+    for i in range(m):
+        for j in range(m):
+            place = target[i::m, j::m]
+            copies.append((place, tile[i, j, : place.shape[0], : place.shape[1]]))
+    return copies
 
 
 def im2col_rows(c: Mapping[str, Ints]) -> Ints:
@@ -241,6 +354,11 @@ def _pixels(image: Array) -> Array:
     matrix = image.view()
     matrix.shape = (image.shape[0] * image.shape[1], image.shape[2])
     return matrix
+
+
+def _even(*images: Array | None) -> bool:
+    """Whether the pixels of all rows of images [N, rows, OW, C] are equally far apart, so that they make a matrix."""
+    return all(a is None or same_memory(a[0], (a.shape[1] * a.shape[2], a.shape[3])) is not None for a in images)
 
 
 def _padding(op: Conv2d, x: Array) -> tuple[Array, Routine]:

@@ -350,11 +350,13 @@ def bench(
     models: Annotated[
         list[str] | None, typer.Argument(metavar="[MODEL]...", callback=_paths, help="ONNX files or zoo names.")
     ] = None,
-    suite: Annotated[str | None, typer.Option(help="layers (the default), or models (all of the zoo).")] = None,
+    suite: Annotated[str | None, typer.Option(help="layers (the default) or models: seven of the zoo.")] = None,
     layer_file: Annotated[
         str | None, typer.Option("--layers", metavar="FILE", callback=_paths, help="JSON file of layers.")
     ] = None,
-    peers: Annotated[str | None, typer.Option(help="Libraries to compare with, a,b; default: all installed.")] = None,
+    peers: Annotated[
+        str | None, typer.Option(help="Libraries to compare with, a,b; default: all that are installed.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads of each library.")] = 1,
     device: Device = None,
     profile: Annotated[
@@ -367,21 +369,29 @@ def bench(
     sync: SyncName = None,
     rounds: Annotated[int, typer.Option(min=3, help="Measurements of each thing, at least.")] = 20,
     seconds: Annotated[float, typer.Option(callback=_positive, help="Seconds per layer or model, at least.")] = 2.0,
+    html: Annotated[
+        str | None, typer.Option(metavar="FILE", callback=_paths, help="Write charts and tables as one HTML page.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare with either side alone and with other libraries."""
     with output(json) as out:
+        from pathlib import Path
+
+        from coexec.arguments import check_targets
+        from coexec.cli.bench_page import save_page
         from coexec.cli.tables import bench_view
         from coexec.errors import InputError
-        from coexec.experiments.bench import Effort, bench_layers, bench_models
+        from coexec.experiments.bench import MODEL_SUITE, Effort, bench_layers, bench_models
         from coexec.experiments.suites import SUITES, load_layers
-        from coexec.zoo import MODELS
 
         chosen = suite or ("models" if models else "layers")
         if chosen not in ("layers", "models") or (models and chosen == "layers"):
             raise InputError(f"--suite is layers or models, not {chosen}; with MODEL it is models, or left out")
         if layer_file and chosen == "models":
             raise InputError("--layers goes with the layer benchmark; leave out MODEL and --suite models")
+        if html is not None:
+            check_targets({"--html": html}, [Path(name) for name in (*(models or ()), layer_file) if name])
         with out.progress() as progress:
             common: dict[str, Any] = {
                 "peers": None if peers is None else [p for p in peers.split(",") if p],
@@ -392,8 +402,10 @@ def bench(
                 "progress": progress,
             }
             if chosen == "models":
-                document = bench_models(models or list(MODELS), profile=profile, **common)
+                document = bench_models(models or list(MODEL_SUITE), profile=profile, **common)
             else:
                 layers = [layer for name in ([layer_file] if layer_file else SUITES) for layer in load_layers(name)]
                 document = bench_layers(layers, profile=profile or "measure", **common)
+        if html is not None:
+            save_page(html, document)
         out.show(document, bench_view)

@@ -139,7 +139,9 @@ def plan_view(document: Document) -> Lines:
             row["gpu_impl"] or "-",
             *(number(row[key], 1) for key in ("cpu_us", "gpu_us", "sync_us", "predicted_us")),
         )
-    lines: Lines = [head, made]
+    memory = document["memory"]
+    shared, separate = (number(memory[f"{how}_bytes"] / 1e6, 1) for how in ("shared", "separate"))
+    lines: Lines = [head, made, f"intermediate tensors share {shared} MB; separate ones would take {separate} MB"]
     if len(plan["options"]) > 1:
         compared = ", ".join(f"{name}: {ms:.2f} ms" for name, ms in plan["options"].items())
         lines.append(f"compute units + CPU threads that were compared: {compared}")
@@ -251,36 +253,78 @@ def validate_view(document: Document) -> Lines:
 
 def bench_view(document: Document) -> Lines:
     lines: Lines = []
-    if document["models"]:
-        lines += ["models:", _bench_table(document["models"], "model", "ms", 2)]
-    if document["layers"]:
-        lines += ["layers:", _bench_table(document["layers"], "name", "us", 0)]
-    lines += sorted({note for row in document["models"] + document["layers"] for note in row["notes"]})
+    for title, rows, key, unit, digits in (
+        ("models, ms", document["models"], "model", "ms", 2),
+        ("layers, us", document["layers"], "name", "us", 0),
+    ):
+        if rows:
+            peers = _peer_times(rows, key, digits)
+            lines += [f"{title}:", _own_times(rows, key, unit, digits), f"peers on the same {title}:", peers]
+    lines += ["geometric means, with the best fp32 peer of each:", _bench_summary(document["summary"])]
+    return [*lines, *bench_notes(document), *bench_setting(document)]
+
+
+def bench_notes(document: Document) -> list[str]:
+    """What is said of the peers, each thing once."""
+    return [
+        *sorted({note for row in document["models"] + document["layers"] for note in row["notes"]}),
+        *document["notes"],
+    ]
+
+
+def bench_setting(document: Document) -> list[str]:
+    """Where, when and with what a benchmark was run."""
     where = document["environment"]
     kind = "emulated GPU" if where.get("emulated_gpu") else "GPU"
     used = f"{where.get('compute_units')} compute units + {where.get('cpu_threads')} CPU threads"
     peers = f"peers with {where.get('peer_threads')} threads"
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items() if version)
     return [
-        *lines,
-        f"{where.get('device')} ({kind}), {used}, {peers}; {where.get('cpu_model')}",
+        f"{where.get('device')} ({kind}), {used}, {peers}; {where.get('cpu_model')}; noise {share(document['noise'])}",
         f"{where.get('date')}; {versions}",
     ]
 
 
-def _bench_table(rows: list[Document], key: str, unit: str, digits: int) -> Table:
-    """Times, then how good the split is (layers) and what it gains over the better side alone."""
-    peers = list(rows[0]["peers"])
-    gains = ["efficiency", "speedup", "speedup_cap"] if "efficiency" in rows[0] else ["speedup"]
-    numbers = [f"coexec {unit}", f"CPU {unit}", f"GPU {unit}", *(g.replace("_", " ") for g in gains)]
-    numbers += [f"{peer} {unit}" for peer in peers]
-    made = table((key, *numbers), numbers)
+BENCH_TIMES = {"coexec": "coexec", "split": "split", "cpu": "CPU", "gpu": "GPU"}
+BENCH_RATIOS = {
+    "efficiency": "efficiency",
+    "speedup": "speedup",
+    "speedup_cap": "cap",
+    "ratio": "peer / coexec",
+    "split_ratio": "peer / split",
+    "cpu_ratio": "peer / CPU",
+    "gpu_ratio": "peer / GPU",
+}
+"""Keys of a benchmark's rows, in the order of the table, and its headings; what no row has is left out."""
+
+
+def _own_times(rows: list[Document], key: str, unit: str, digits: int) -> Table:
+    """Our times, how good the split is, what it gains over the better side, and the best peer's time over ours."""
+    times = {f"{name}_{unit}": title for name, title in BENCH_TIMES.items() if f"{name}_{unit}" in rows[0]}
+    ratios = {name: title for name, title in BENCH_RATIOS.items() if any(row.get(name) is not None for row in rows)}
+    numbers = [*times.values(), *ratios.values()]
+    ways = ["way"] if "way" in rows[0] else []
+    made = table((key, *ways, *numbers, "best peer"), numbers)
     for row in rows:
-        times = [row[f"{side}_{unit}"] for side in ("coexec", "cpu", "gpu")]
-        made.add_row(
-            row[key],
-            *(number(t, digits) for t in times),
-            *(number(row[g], 2) for g in gains),
-            *(number(row["peers"][peer], digits) for peer in peers),
-        )
+        values = [*(number(row[name], digits) for name in times), *(number(row[name], 2) for name in ratios)]
+        made.add_row(row[key], *(row[way] for way in ways), *values, row["best_peer"] or "-")
+    return made
+
+
+def _peer_times(rows: list[Document], key: str, digits: int) -> Table:
+    peers = list(rows[0]["peers"])
+    made = table((key, *peers), peers)
+    for row in rows:
+        made.add_row(row[key], *(number(row["peers"][peer], digits) for peer in peers))
+    return made
+
+
+def _bench_summary(groups: list[Document]) -> Table:
+    ratios = {n: t for n, t in BENCH_RATIOS.items() if any(group.get(n) is not None for group in groups)}
+    numbers = ["rows", *ratios.values(), "smallest"]
+    made = table(("", *numbers, "in"), numbers)
+    for group in groups:
+        values = (number(group[name], 2) for name in ratios)
+        smallest = number(group["smallest"], 2)
+        made.add_row(group["of"], str(group["rows"]), *values, smallest, group["smallest_in"] or "-")
     return made

@@ -2,12 +2,13 @@
 
 All in one run: everything that is compared takes turns, in a random order each round, each timed run after an
 untimed one. Times are medians. Weights and inputs of layers rotate over copies, for the peers as well, so that
-caches are as a network leaves them.
+caches are as a network leaves them. Of a layer or network all is let go before the next one is loaded.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +19,9 @@ from coexec.arguments import model_title, named_model
 from coexec.costs import CostSource
 from coexec.errors import InputError
 from coexec.executor import Executor
+from coexec.experiments.bench_summary import against_best, difference_notes, summary
 from coexec.experiments.network_timing import plan_timer, random_feeds
-from coexec.experiments.peers import Peer, Run, choose_peers, loaded
+from coexec.experiments.peers import Peer, Run, choose_peers, load_all
 from coexec.experiments.setting import (
     Setting,
     choose_cut,
@@ -35,7 +37,16 @@ from coexec.measure import LayerRig, interleaved
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
 from coexec.progress import Progress, quiet
-from coexec.sync import Sync, opened
+from coexec.sync import opened
+from coexec.ways import Machine, Way
+
+MODEL_SUITE = ("resnet18", "resnet50", "vgg16", "mobilenet_v2", "inception_v3", "squeezenet", "vit_b32")
+"""Networks of ``coexec.zoo`` that stand for their kind."""
+
+SETTLING_S = 0.005
+"""Untimed runs take so long at least."""
+IDLE_S = 0.1
+"""Rest before them: onnxruntime's second thread spins for tens of milliseconds after its last run (1.32)."""
 
 Timer = Callable[[], float]
 
@@ -79,7 +90,7 @@ def bench_layers(
         progress(done, len(layers), layer.name)
         rows.append(_bench_layer(layer, setting, costs, chosen, threads, effort))
     progress(len(layers), len(layers), "done")
-    return {"environment": _environment(setting, chosen, threads, effort), "models": [], "layers": rows}
+    return _document(_environment(setting, chosen, threads, effort), layers=rows)
 
 
 def bench_models(
@@ -94,7 +105,10 @@ def bench_models(
     planning_seconds: float | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Time networks, from arrays in user memory to arrays in user memory: split, on each side alone, on the peers.
+    """Time networks, from arrays in user memory to arrays in user memory: by plan, on each side alone, on the peers.
+
+    The plan is what ``coexec.partition`` would choose on a machine of ``threads`` cores. Where that is not the
+    even split, that is timed beside it, since it is what both sides alone compare with.
 
     Args:
         models: names of ``coexec.zoo``, paths of ONNX files, or ``onnx.ModelProto``s.
@@ -112,10 +126,14 @@ def bench_models(
         progress(done, len(models), name)
         model = named_model(given) if isinstance(given, str) else given
         graph = load_graph(model)
-        plan = best_plan(graph, setting.info, [setting.way], profile, sync, planning_seconds)
-        rows.append({"model": name, **_bench_model(model, graph, plan, setting, chosen, threads, effort)})
+
+        def plan(ways: Sequence[Way], graph: Graph = graph) -> Plan:
+            return best_plan(graph, setting.info, ways, profile, sync, planning_seconds)
+
+        plans = _Plans(plan(_ways(setting, threads)), plan([setting.way]))
+        rows.append({"model": name, **_bench_model(model, graph, plans, setting, chosen, threads, effort)})
     progress(len(models), len(models), "done")
-    return {"environment": _environment(setting, chosen, threads, effort), "models": rows, "layers": []}
+    return _document(_environment(setting, chosen, threads, effort), models=rows)
 
 
 def model_name(given: Any) -> str:
@@ -132,9 +150,29 @@ def _start(
     return open_setting(device, sync=sync, cores=threads), chosen, effort or Effort()
 
 
+def _ways(setting: Setting, threads: int) -> list[Way]:
+    """What ``coexec.partition`` chooses from on a machine of so many cores."""
+    machine = Machine.here(setting.info)
+    return replace(machine, cores=min(threads, machine.cores)).ways()
+
+
 def _environment(setting: Setting, peers: Sequence[Peer], threads: int, effort: Effort) -> dict[str, Any]:
-    packages = [peer.package for peer in peers]
+    packages = [package for peer in peers for package in peer.packages]
     return {**environment(setting, packages), "peer_threads": threads, "rounds": effort.rounds}
+
+
+def _document(
+    where: dict[str, Any], models: Sequence[dict[str, Any]] = (), layers: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    rows = [*models, *layers]
+    return {
+        "environment": where,
+        "models": list(models),
+        "layers": list(layers),
+        "noise": statistics.median(row["noise"] for row in rows) if rows else None,
+        "summary": summary(layers, models),
+        "notes": difference_notes(rows),
+    }
 
 
 def _bench_layer(
@@ -154,20 +192,24 @@ def _bench_layer(
         "cpu": rig.timer(only_cpu()),
         "gpu": rig.timer(only_gpu(op)),
     }
-    whole = _all_cores(setting, threads)
-    if whole is not None:
-        rig_all = LayerRig(op, whole, threads)
+    if _all_cores(setting, threads):
+        rig_all = LayerRig(op, opened(setting.info, threads, setting.use.sync or None), threads)
         timers["cpu_all_cores"], timers["gpu_all_cores"] = rig_all.timer(only_cpu()), rig_all.timer(only_gpu(op))
-    notes = []
-    for peer in peers:
-        run, reason = loaded(peer, lambda p: p.load_layer(op, rig.copies, threads))
-        if run is None:
-            notes.append(str(reason))
-        else:
-            timers[f"peer {peer.name}"] = _timer(run, rig.copies)
-    us = _medians(timers, effort)
+    found = load_all(peers, lambda p: p.load_layer(op, rig.copies, threads))
+    timers |= {f"peer {name}": _timer(run, rig.copies) for name, run in found.runs.items()}
+    us = _medians(timers, effort, threads)
     measured = (us["coexec"] + us["again"]) / 2
     slower, faster = max(us["cpu"], us["gpu"]), min(us["cpu"], us["gpu"])
+    peer_us = {peer.name: us.get(f"peer {peer.name}") for peer in peers}
+    cpu_alike = setting.cpu_threads == threads
+    gpu_alike = not setting.info.emulated_gpu or setting.way.compute_units == threads
+    ratios = against_best(
+        peer_us,
+        "us",
+        ratio=measured,
+        cpu_ratio=us["cpu"] if cpu_alike else None,
+        gpu_ratio=us["gpu"] if gpu_alike else None,
+    )
     return {
         "name": layer.name,
         "op": op.kind,
@@ -184,62 +226,84 @@ def _bench_layer(
         "speedup": faster / measured,
         "speedup_cap": 1 + faster / slower,
         "noise": abs(us["coexec"] - us["again"]) / measured,
-        "peers": {peer.name: us.get(f"peer {peer.name}") for peer in peers},
-        "notes": notes,
+        "peers": peer_us,
+        **ratios,
+        "differences": found.differences,
+        "notes": found.notes,
     }
+
+
+@dataclass(frozen=True)
+class _Plans:
+    """What ``coexec.partition`` chooses, and the best plan with both sides at once on even shares of the cores."""
+
+    chosen: Plan
+    split: Plan
 
 
 def _bench_model(
-    model: Any, graph: Graph, plan: Plan, setting: Setting, peers: Sequence[Peer], threads: int, effort: Effort
+    model: Any, graph: Graph, plans: _Plans, setting: Setting, peers: Sequence[Peer], threads: int, effort: Effort
 ) -> dict[str, Any]:
     feeds = random_feeds(graph)
-    executor = Executor(graph, setting.sync, setting.cpu_threads)
-    cpu, gpu = (_exclusive(graph, setting.use, side) for side in ("cpu", "gpu"))
+    executors: dict[tuple[int, int], Executor] = {}
+
+    def timer(plan: Plan) -> Timer:
+        shares = _shares(plan)
+        if shares not in executors:
+            link = opened(setting.info, plan.compute_units, setting.use.sync or None) if plan.compute_units else None
+            executors[shares] = Executor(graph, link, plan.cpu_threads)
+        return plan_timer(executors[shares], plan, feeds)
+
     timers = {
-        "coexec": plan_timer(executor, plan, feeds),
-        "again": plan_timer(executor, plan, feeds),
-        "cpu": plan_timer(executor, cpu, feeds),
-        "gpu": plan_timer(executor, gpu, feeds),
+        "coexec": timer(plans.chosen),
+        "again": timer(plans.chosen),
+        "cpu": timer(_exclusive(graph, setting.use, "cpu")),
+        "gpu": timer(_exclusive(graph, setting.use, "gpu")),
     }
-    whole = _all_cores(setting, threads)
-    if whole is not None:
-        executor_all = Executor(graph, whole, threads)
-        use = replace(setting.use, traits=whole.session.traits, cpu_threads=threads)
-        for side in ("cpu", "gpu"):
-            timers[f"{side}_all_cores"] = plan_timer(executor_all, _exclusive(graph, use, side), feeds)
-    notes = []
-    for peer in peers:
-        run, reason = loaded(peer, lambda p: p.load_model(model, feeds, threads))
-        if run is None:
-            notes.append(str(reason))
-        else:
-            timers[f"peer {peer.name}"] = _timer(run)
-    ms = {name: us / 1e3 for name, us in _medians(timers, effort).items()}
+    if plans.split.tasks != plans.chosen.tasks or _shares(plans.split) != _shares(plans.chosen):
+        timers["split"] = timer(plans.split)
+    if _all_cores(setting, threads):
+        machine = Machine.here(setting.info)
+        for side, way in (("cpu", Way("", 0, threads)), ("gpu", Way("", threads, 1))):
+            whole = machine.resources(way, setting.use.sync)
+            timers[f"{side}_all_cores"] = timer(_exclusive(graph, whole, side))
+    found = load_all(peers, lambda p: p.load_model(model, feeds, threads))
+    timers |= {f"peer {name}": _timer(run) for name, run in found.runs.items()}
+    ms = {name: us / 1e3 for name, us in _medians(timers, effort, threads).items()}
     measured = (ms["coexec"] + ms["again"]) / 2
+    split = ms.get("split", measured)
+    peer_ms = {peer.name: ms.get(f"peer {peer.name}") for peer in peers}
     return {
         "coexec_ms": measured,
+        "way": min(plans.chosen.options, key=lambda name: plans.chosen.options[name]),
+        "split_ms": split,
+        "split_way": setting.way.name,
         "cpu_ms": ms["cpu"],
         "gpu_ms": ms["gpu"],
         "cpu_all_cores_ms": ms.get("cpu_all_cores"),
         "gpu_all_cores_ms": ms.get("gpu_all_cores"),
-        "predicted_ms": plan.predicted_ms,
-        "costs_from": plan.costs_from,
-        "speedup": min(ms["cpu"], ms["gpu"]) / measured,
+        "predicted_ms": plans.chosen.predicted_ms,
+        "costs_from": plans.chosen.costs_from,
+        "speedup": min(ms["cpu"], ms["gpu"]) / split,
         "noise": abs(ms["coexec"] - ms["again"]) / measured,
-        "peers": {peer.name: ms.get(f"peer {peer.name}") for peer in peers},
-        "notes": [*graph.notes, *notes],
+        "peers": peer_ms,
+        **against_best(peer_ms, "ms", ratio=measured, split_ratio=split),
+        "differences": found.differences,
+        "notes": [*graph.notes, *found.notes],
     }
+
+
+def _shares(plan: Plan) -> tuple[int, int]:
+    return plan.compute_units, plan.cpu_threads
 
 
 def _exclusive(graph: Graph, use: Resources, side: str) -> Plan:
     return assemble(graph, share_choices(graph, "channel", float(side == "gpu")), None, use)
 
 
-def _all_cores(setting: Setting, threads: int) -> Sync | None:
-    """An emulated GPU with all of the cores that the peers have; None where that is what a side has anyway."""
-    if not setting.info.emulated_gpu or threads < 2 or threads > setting.info.compute_units:
-        return None
-    return opened(setting.info, threads, setting.use.sync or None)
+def _all_cores(setting: Setting, threads: int) -> bool:
+    """Whether to time either side with all the cores that the peers have: where a side has less than that."""
+    return setting.info.emulated_gpu and 2 <= threads <= setting.info.compute_units
 
 
 def _timer(run: Run, layers: int = 1) -> Timer:
@@ -251,19 +315,24 @@ def _timer(run: Run, layers: int = 1) -> Timer:
     return timed
 
 
-def _settled(timer: Timer) -> Timer:
-    """Times a second run: the first one finds the threads of whatever ran before still spinning."""
+def _settled(timer: Timer, threads: int) -> Timer:
+    """Times a run after untimed ones, and not before the threads of whatever ran before have stopped spinning."""
 
     def timed() -> float:
+        if threads > 1:
+            time.sleep(IDLE_S)
+        until = time.perf_counter() + SETTLING_S
         timer()
+        while time.perf_counter() < until:
+            timer()
         return timer()
 
     return timed
 
 
-def _medians(timers: Mapping[str, Timer], effort: Effort) -> dict[str, float]:
+def _medians(timers: Mapping[str, Timer], effort: Effort, threads: int) -> dict[str, float]:
     timings = interleaved(
-        [_settled(timer) for timer in timers.values()],
+        [_settled(timer, threads) for timer in timers.values()],
         min_rounds=effort.rounds,
         max_rounds=max(effort.rounds, 60),
         budget_s=effort.seconds,

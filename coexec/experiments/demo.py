@@ -115,9 +115,9 @@ def measure_network(planned: Planned, link: Sync | None, feeds: Feeds, sync: str
     if info is not None:
         ways["gpu_ms"] = (shared, assemble(graph, gpu_choices, None, planned.use))
         units = _all_units(info)
-        if (plan.compute_units, plan.cpu_threads) != (units, cores):
-            whole = Machine.here(info).resources(Way("all cores", units, cores), sync)
-            executor = Executor(graph, opened(info, units, sync), cores)
+        if (plan.compute_units, plan.cpu_threads) != (units, 1):
+            whole = Machine.here(info).resources(Way("all cores", units, 1), sync)
+            executor = Executor(graph, opened(info, units, sync), 1)
             ways["gpu_all_cores_ms"] = (executor, assemble(graph, gpu_choices, None, whole))
     timers = [_network_timer(executor, way, feeds) for executor, way in ways.values()]
     timings = interleaved(timers, warm_up_s=0.5, min_rounds=3, max_rounds=40, budget_s=NETWORK_S)

@@ -41,7 +41,8 @@ def _layer_nodes(op: Conv2d | Linear, i: int, initializers: list[TensorProto]) -
     product = f"product{i}" if op.residual else summed
     arrays = [f"x{i}", f"weight{i}", *([f"bias{i}"] if op.bias else [])]
     if isinstance(op, Linear):
-        nodes = [helper.make_node("Gemm", arrays, [product])]
+        # Not Gemm without a bias: some converters take its weights for an operand that changes.
+        nodes = [helper.make_node("Gemm" if op.bias else "MatMul", arrays, [product])]
     else:
         nodes = [
             helper.make_node(

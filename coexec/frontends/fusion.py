@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from coexec.frontends.attention import fuse_attention
 from coexec.frontends.patterns import function, gated_activation
 from coexec.frontends.program import Program, Rewrite, Rule
 from coexec.graph import Node
@@ -20,6 +21,7 @@ from coexec.ops.activate import Activate
 from coexec.ops.activation import Activation
 from coexec.ops.batch_norm import BatchNorm
 from coexec.ops.conv2d import Conv2d
+from coexec.ops.gather import Gather, Pick
 from coexec.ops.linear import Linear
 
 NONE = Activation()
@@ -206,6 +208,20 @@ def fuse_activation(node: Node, program: Program) -> Rewrite | None:
     return Rewrite((before.node, node), before.with_ports(op, {}, node.outputs))
 
 
+def pick_known_index(node: Node, program: Program) -> Rewrite | None:
+    """Gather at one index that is a constant: nothing but a view."""
+    if not isinstance(node.op, Gather) or node.inputs[1] not in program.constants:
+        return None
+    index, size = program.constants[node.inputs[1]], program.specs.get(node.inputs[0])
+    if index.ndim or size is None:
+        return None
+    length = size.shape[node.op.axis]
+    if not -length <= int(index) < length:
+        return None  # the run says so
+    picked = Pick(node.op.axis, int(index) % length)
+    return Rewrite((node,), Node(node.name, picked, node.inputs[:1], node.outputs))
+
+
 RULES: tuple[Rule, ...] = (
     gated_activation,
     fold_affine,
@@ -213,4 +229,6 @@ RULES: tuple[Rule, ...] = (
     fuse_residual,
     fold_affine,  # a bias that comes after the residual
     fuse_activation,
+    fuse_attention,
+    pick_known_index,
 )

@@ -47,6 +47,7 @@ class ReadModel:
         weights: large initializers by name.
         opset: version of the standard operator set.
         open_inputs: names of the inputs that users feed, in the model's order.
+        external: whether some weights are in other files.
     """
 
     source: str
@@ -54,6 +55,7 @@ class ReadModel:
     weights: dict[str, Array]
     opset: int
     open_inputs: tuple[str, ...]
+    external: bool
 
 
 def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
@@ -72,8 +74,8 @@ def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
     _check_domains(proto)
     opset = _opset(proto, source)
     places = _Places(folder, source)
-    for tensor in _tensors(proto):  # all of them before any file is opened
-        places.find(tensor)
+    # All of them before any file is opened.
+    found = [places.find(tensor) for tensor in _tensors(proto)]
     stripped, weights = _strip(proto, places)
     _check_wiring(stripped.graph)
     try:
@@ -85,7 +87,7 @@ def read_model(model: str | os.PathLike[str] | ModelProto) -> ReadModel:
     for node in _nodes(stripped):
         check_attributes(node, node_name(node))
     open_inputs = _drop_initializer_inputs(stripped, weights)
-    return ReadModel(source, stripped, weights, opset, open_inputs)
+    return ReadModel(source, stripped, weights, opset, open_inputs, any(found))
 
 
 def _with_shape_fields(proto: ModelProto) -> ModelProto:

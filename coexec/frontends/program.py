@@ -94,6 +94,9 @@ class Program:
         self.constants.update(rewrite.constants)
         self._slots[last] = rewrite.node
         self._link(rewrite.node, last)
+        for name in {name for node in rewrite.removed for name in node.inputs}:
+            if not self._readers[name]:
+                self.constants.pop(name, None)  # its memory would otherwise be kept beside the fused copy's
 
     def _link(self, node: Node, place: int) -> None:
         self._place[node.name] = place

@@ -9,6 +9,7 @@ from typing import ClassVar
 from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
+from coexec.ops.views import Sliced, View
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,21 @@ class Concat(Op):
         size = sum(spec.shape[axis] for spec in specs)
         return (ArraySpec((*first.shape[:axis], size, *first.shape[axis + 1 :]), first.dtype),)
 
+    def input_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View | None, ...]:
+        views: list[View | None] = []
+        start = 0
+        for spec in inputs:
+            views.append(None if spec is None else Sliced.along(self.axis, start, len(spec.shape)))
+            start += 0 if spec is None else spec.shape[self.axis]
+        return tuple(views)
+
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         start = 0
         for array in inputs:
-            if array is not None:
-                stop = start + array.shape[self.axis]
-                outputs[0][(slice(None),) * self.axis + (slice(start, stop),)] = array
-                start = stop
+            if array is None:
+                continue
+            stop = start + array.shape[self.axis]
+            target = outputs[0][(slice(None),) * self.axis + (slice(start, stop),)]
+            if target.ctypes.data != array.ctypes.data:  # else it was made where it belongs
+                target[...] = array
+            start = stop

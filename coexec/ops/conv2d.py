@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
-from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
+from coexec.ops.base import ArraySpec, Axis, Columns, Ints, Matmul, Part, SplitOp
 from coexec.ops.operands import check_bias, check_size
+from coexec.ops.views import Box
+
+Number = TypeVar("Number", int, Ints)
 
 
-def conv_output(size: Ints, kernel: Ints, stride: Ints, pads: Ints, dilation: Ints) -> Ints:
+def conv_output(size: Number, kernel: Number, stride: Number, pads: Number, dilation: Number) -> Number:
     """Output size along one spatial axis; works on ints and on arrays."""
     return (size + pads - (dilation * (kernel - 1) + 1)) // stride + 1
 
@@ -52,11 +55,11 @@ class Conv2d(SplitOp):
 
     @property
     def OH(self) -> int:
-        return int(output_height(self.columns())[0])
+        return conv_output(self.H, self.KH, self.stride_h, self.pad_top + self.pad_bottom, self.dilation_h)
 
     @property
     def OW(self) -> int:
-        return int(output_width(self.columns())[0])
+        return conv_output(self.W, self.KW, self.stride_w, self.pad_left + self.pad_right, self.dilation_w)
 
     @property
     def spatial(self) -> bool:

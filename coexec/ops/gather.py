@@ -12,6 +12,7 @@ from coexec.errors import InputError, ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import required
+from coexec.ops.views import Picked, View
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,29 @@ class Gather(Op):
             np.take(x, indices, axis=self.axis, out=y, mode="wrap")
         else:
             y[...] = x[(slice(None),) * self.axis + (indices,)]
+
+
+@dataclass(frozen=True)
+class Pick(Op):
+    """The slice of x at ``index`` (not negative) of ``axis``: a Gather at one number that is known."""
+
+    axis: int
+    index: int
+
+    kind: ClassVar[str] = "pick"
+
+    def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
+        x = required(inputs, 0, self.kind)
+        return (ArraySpec((*x.shape[: self.axis], *x.shape[self.axis + 1 :]), x.dtype),)
+
+    def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
+        return 0
+
+    def output_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View, ...]:
+        return (Picked(self.axis, self.index),)
+
+    def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
+        outputs[0][...] = required(inputs, 0, self.kind)[(slice(None),) * self.axis + (self.index,)]
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array
-from coexec.ops.base import ArraySpec, Op
+from coexec.ops.base import ArraySpec, DeviceOp, Op
 from coexec.ops.operands import accumulator, element_count, required
+from coexec.ops.pool2d import Pool2d
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,12 @@ class GlobalPool(Op):
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return element_count(required(inputs, 0, self.kind).shape)
+
+    def for_device(self, inputs: Sequence[ArraySpec | None]) -> DeviceOp | None:
+        shape = required(inputs, 0, self.kind).shape
+        if len(shape) != 4 or self.function not in ("max", "average"):
+            return None
+        return Pool2d(*shape, 1, 1, *shape[2:], average=self.function == "average")
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x, y = required(inputs, 0, self.kind), outputs[0]

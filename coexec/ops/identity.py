@@ -11,6 +11,7 @@ import numpy as np
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import required
+from coexec.ops.views import Reshaped, View
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,9 @@ class Identity(Op):
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
         return (x, ArraySpec(x.shape, np.dtype(np.bool_))) if self.mask else (x,)
+
+    def output_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View, ...]:
+        return () if self.mask else (Reshaped(),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return 0

@@ -10,9 +10,10 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array
-from coexec.ops.base import ArraySpec, Op
+from coexec.ops.base import ArraySpec, DeviceOp, Op
 from coexec.ops.operands import accumulator, broadcast, element_count, optional, required
 from coexec.ops.reduce import mean, reduced_shape, sum_of_squares
+from coexec.ops.row_norm import RowNorm
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,14 @@ class LayerNorm(Op):
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return 6 * element_count(required(inputs, 0, self.kind).shape)
+
+    def for_device(self, inputs: Sequence[ArraySpec | None]) -> DeviceOp | None:
+        x, affine = required(inputs, 0, self.kind), [spec for spec in inputs[1:3] if spec is not None]
+        rows, size = element_count(x.shape[: self.axis]), element_count(x.shape[self.axis :])
+        wanted = (*(1,) * self.axis, *x.shape[self.axis :])
+        if self.statistics or any((1,) * (len(wanted) - len(s.shape)) + s.shape != wanted for s in affine):
+            return None
+        return RowNorm(rows, size, len(affine) > 1, self.epsilon)
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x, scale, y = required(inputs, 0, self.kind), required(inputs, 1, self.kind), outputs[0]

@@ -11,8 +11,9 @@ import numpy as np
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.activation import NO_ACTIVATION, Activation
-from coexec.ops.base import ArraySpec, Axis, Box, Columns, Ints, Matmul, Part, SplitOp
+from coexec.ops.base import ArraySpec, Axis, Columns, Ints, Matmul, Part, SplitOp
 from coexec.ops.operands import check_bias
+from coexec.ops.views import Box
 
 
 @dataclass(frozen=True)

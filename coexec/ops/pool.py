@@ -10,8 +10,10 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Array, Shape
-from coexec.ops.base import ArraySpec, Box, Op
+from coexec.ops.base import ArraySpec, DeviceOp, Op
 from coexec.ops.operands import accumulator, channels_last, element_count, required
+from coexec.ops.pool2d import Pool2d
+from coexec.ops.views import Box
 from coexec.ops.window import Window
 
 
@@ -46,6 +48,20 @@ class Pool(Op):
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return element_count(self.infer(inputs)[0].shape) * element_count(self.window.kernel)
+
+    def for_device(self, inputs: Sequence[ArraySpec | None]) -> DeviceOp | None:
+        x, w = required(inputs, 0, self.kind), self.window
+        if len(x.shape) != 4 or self.function not in ("max", "average") or self.indices:
+            return None
+        batch, channels, height, width = x.shape
+        out = w.output_size((height, width), self.kind)
+        return Pool2d(
+            *(batch, channels, height, width),
+            *(out[0], out[1], w.kernel[0], w.kernel[1], w.strides[0], w.strides[1]),
+            *(w.begin[0], w.begin[1], w.end[0], w.end[1], w.dilations[0], w.dilations[1]),
+            average=self.function == "average",
+            count_padding=self.count_include_pad,
+        )
 
     def run(self, inputs: Sequence[Array | None], outputs: Sequence[Array]) -> None:
         x = channels_last(required(inputs, 0, self.kind))

@@ -10,6 +10,7 @@ from coexec.errors import ModelError
 from coexec.layout import Array, Shape
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import element_count, required
+from coexec.ops.views import Reshaped, View
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Reshape(Op):
         if element_count(x.shape) != element_count(self.shape):
             raise ModelError(f"reshape: {x.shape} and {self.shape} have different numbers of elements")
         return (ArraySpec(self.shape, x.dtype),)
+
+    def output_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View, ...]:
+        return (Reshaped(),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return 0

@@ -9,6 +9,7 @@ from typing import ClassVar
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import required
+from coexec.ops.views import Sliced, View
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,9 @@ class Slice(Op):
     def infer(self, inputs: Sequence[ArraySpec | None]) -> tuple[ArraySpec, ...]:
         x = required(inputs, 0, self.kind)
         return (ArraySpec(tuple(len(range(*r)) for r in self.ranges), x.dtype),)
+
+    def output_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View, ...]:
+        return (Sliced(tuple(start for start, _, _ in self.ranges), tuple(step for _, _, step in self.ranges)),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return 0

@@ -10,6 +10,7 @@ from coexec.errors import ModelError
 from coexec.layout import Array
 from coexec.ops.base import ArraySpec, Op
 from coexec.ops.operands import required
+from coexec.ops.views import Permuted, View
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Transpose(Op):
         if sorted(self.order) != list(range(len(x.shape))):
             raise ModelError(f"transpose: {self.order} does not permute the axes of shape {x.shape}")
         return (ArraySpec(tuple(x.shape[axis] for axis in self.order), x.dtype),)
+
+    def output_views(self, inputs: Sequence[ArraySpec | None]) -> tuple[View, ...]:
+        return (Permuted(self.order),)
 
     def flops(self, inputs: Sequence[ArraySpec | None]) -> int:
         return 0

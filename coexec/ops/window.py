@@ -10,7 +10,8 @@ import numpy as np
 
 from coexec.errors import ModelError
 from coexec.layout import Shape
-from coexec.ops.base import Box, Ints
+from coexec.ops.base import Ints
+from coexec.ops.views import Box
 
 
 @dataclass(frozen=True)

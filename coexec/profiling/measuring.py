@@ -22,7 +22,8 @@ from coexec.api import CPU_ONLY
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
 from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
 from coexec.errors import DeviceError, InputError, ProfileError
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
+from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.measure import LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
@@ -152,10 +153,15 @@ def profile(
 
 def _short_of_points(folder: Path) -> dict[str, int]:
     """Implementations that have too few measurements to be predicted, with how many they have."""
-    counts = dict.fromkeys((*CPU_BY_NAME, *KERNEL_BY_NAME), 0)
+    return {name: count for name, count in _points(folder).items() if count < MIN_POINTS}
+
+
+def _points(folder: Path) -> dict[str, int]:
+    """How many measurements each implementation has."""
+    counts = dict.fromkeys((*CPU_BY_NAME, *LAYER_KERNELS), 0)
     for measurement in read_measurements(folder):
         counts[measurement.implementation] = counts.get(measurement.implementation, 0) + 1
-    return {name: count for name, count in counts.items() if count < MIN_POINTS}
+    return counts
 
 
 class Bench:
@@ -204,11 +210,22 @@ class _Run:
             self.progress(Progress(self.elapsed_s(), self.budget_s, self.points))
 
     def measure(self, sequence: Iterator[Workload], journal: Journal) -> None:
-        """Measure workload after workload until the budget is spent."""
+        """Measure workload after workload until the budget is spent.
+
+        Workloads of implementations that have far more points than the rarest one so far are left out.
+        """
         failures = 0
+        counts, reached = _points(self.folder), set[str]()
         for workload in sequence:
             if self.elapsed_s() >= self.budget_s:
                 return
+            names = _implementations(workload, self.info.traits(workload.compute_units))
+            reached.update(names)
+            rarest = min(counts[name] for name in reached)
+            if min(counts[name] for name in names) > 2 * rarest + MIN_POINTS // 2:
+                continue
+            for name in names:
+                counts[name] += 1
             try:
                 gpu, cpu = self.bench.measure(workload)
             except DeviceError as error:
@@ -225,9 +242,15 @@ class _Run:
             self.report()
 
 
+def _implementations(workload: Workload, traits: GpuTraits) -> tuple[str, str]:
+    """Kernel and routine that a workload's two parts run by."""
+    kernel = launch(workload.gpu.kind, workload.gpu.columns(), traits).names()[0]
+    return kernel, variant_for(workload.cpu).name
+
+
 def _rows(workload: Workload, gpu: Timing, cpu: Timing, sync: Sync) -> list[dict[str, Any]]:
     """Lines of measurements.csv for one workload."""
-    kernel = launch(workload.gpu.kind, workload.gpu.columns(), sync.session.traits).names()[0]
+    kernel, routine = _implementations(workload, sync.session.traits)
     common = {"sample": workload.sample, "unix_s": round(time.time(), 1)}
     return [
         {
@@ -243,7 +266,7 @@ def _rows(workload: Workload, gpu: Timing, cpu: Timing, sync: Sync) -> list[dict
             **op_row(workload.cpu),
             **_timing_row(cpu),
             "side": "cpu",
-            "implementation": variant_for(workload.cpu).name,
+            "implementation": routine,
             "threads": workload.threads,
         },
     ]
@@ -279,7 +302,7 @@ def _with_sync_cost(run: _Run, record: DeviceRecord, journal: Journal) -> Device
     return replace(
         record,
         sync_us=round(float(np.median(known)), 3) if known else record.sync_us,
-        hand_over_us=round(hand_over_us(sync, threads), 3),
+        turn_us=round(turn_us(run.bench.sync(record.compute_units[-1]), record.cores), 3),
     )
 
 
@@ -324,8 +347,8 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
     }
 
 
-def hand_over_us(sync: Sync, threads: int) -> float:
-    """One hand-over between layers that run wholly on one side or the other in turn, beyond their own time."""
+def turn_us(sync: Sync, threads: int) -> float:
+    """What a change of sides adds to layers that run wholly on one side or the other in turn."""
     op = Linear(1, 16, 16)
     rig = LayerRig(op, sync, threads, copies=24)
     resources = Resources(sync.session.info.id, "", sync.session.traits, threads)
@@ -395,7 +418,7 @@ def _describe(info: DeviceInfo, sync: str | None, seed: int) -> DeviceRecord:
         cores=cores,
         sync=sync or "",
         sync_us=0.0,
-        hand_over_us=0.0,
+        turn_us=0.0,
         versions=_versions(),
         seed=seed,
     )

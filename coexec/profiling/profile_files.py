@@ -24,7 +24,7 @@ from msgspec import UNSET, Meta, UnsetType
 from coexec.backends.cpu import CPU_BY_NAME, CpuVariant
 from coexec.documents import Count, Duration, Shape, Size, Workers, checked, parse, read_bytes
 from coexec.errors import ProfileError
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
 from coexec.kernels.variant import GpuTraits, KernelVariant
 from coexec.ops.activation import ACTIVATIONS
 from coexec.ops.base import Axis, Columns, SplitOp
@@ -179,8 +179,8 @@ class DeviceRecord:
         vector_width, vector_registers, cpu: the device's traits that the launch rules read.
         compute_units, threads: the numbers of compute units and CPU threads that were measured.
         cpu_model, cores: of the CPU side.
-        sync: strategy; ``sync_us`` what a hand-over adds to a split layer; ``hand_over_us`` the time from
-            one side's signal to the other side's next work, there and back, halved.
+        sync: strategy; ``sync_us`` what a hand-over adds to a split layer; ``turn_us`` what a
+            change of sides adds where layers run wholly on one side or the other, each on all of its cores.
         versions: of Python and of the packages that matter.
         seed: of the sequence of workloads.
         sessions: one entry per call of `coexec profile`.
@@ -201,7 +201,7 @@ class DeviceRecord:
     cores: Workers
     sync: str
     sync_us: Duration
-    hand_over_us: Duration
+    turn_us: Duration
     versions: Mapping[str, str]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     sessions: tuple[SessionRecord, ...] = ()
@@ -428,7 +428,7 @@ def _measurement(where: str, row: Mapping[str, str]) -> Measurement:
 
 def known_implementations(side: Side) -> Mapping[str, CpuVariant] | Mapping[str, KernelVariant]:
     """This version's implementations of a side."""
-    return CPU_BY_NAME if side == "cpu" else KERNEL_BY_NAME
+    return CPU_BY_NAME if side == "cpu" else LAYER_KERNELS
 
 
 def fits_implementation(side: Side, kind: Kind, name: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 
 from coexec.device import DeviceInfo, Session
 from coexec.errors import DeviceError
+from coexec.kernels.variant import ALIGNMENT
 from coexec.layout import Array
 from coexec.opencl_runtime import check_process
 
@@ -27,6 +28,10 @@ class Memory:
         return int(self.host.ctypes.data)
 
 
+Region = tuple[Memory, Array]
+"""A view of an allocation's host memory."""
+
+
 @dataclass
 class Launch:
     """One enqueued kernel of the GPU side, the ``number``-th of a run (from 1).
@@ -40,8 +45,8 @@ class Launch:
     global_size: tuple[int, ...]
     number: int
     wait_for: int
-    uploads: list[tuple[Memory, Array]] = field(default_factory=list)
-    downloads: list[tuple[Memory, Array]] = field(default_factory=list)
+    uploads: list[Region] = field(default_factory=list)
+    downloads: list[Region] = field(default_factory=list)
 
 
 class Sync(ABC):
@@ -56,6 +61,7 @@ class Sync(ABC):
         self.lost = ""
         """Why the queue can no longer be used; "" while it can."""
         self._unsettled = False
+        self.in_turn = False
 
     @classmethod
     @abstractmethod
@@ -67,12 +73,15 @@ class Sync(ABC):
         """Memory for tensors, zeroed."""
 
     def constant(self, array: Array) -> Any:
-        """Device memory with the content of ``array``; returns the kernel argument."""
+        """Device memory with the content of ``array``, which must not be changed later; returns the kernel argument."""
         import pyopencl as cl
 
-        flags = cl.mem_flags.READ_ONLY | cl.mem_flags.COPY_HOST_PTR
+        array = np.ascontiguousarray(array)
+        # A CPU-type device can read the array itself, which pyopencl keeps alive.
+        in_place = self.session.traits.cpu and array.ctypes.data % ALIGNMENT == 0
+        flags = cl.mem_flags.USE_HOST_PTR if in_place else cl.mem_flags.COPY_HOST_PTR
         try:
-            return cl.Buffer(self.session.context, flags, hostbuf=np.ascontiguousarray(array))
+            return cl.Buffer(self.session.context, cl.mem_flags.READ_ONLY | flags, hostbuf=array)
         except cl.Error as error:
             raise DeviceError(no_memory(self.session, array.nbytes, error)) from error
 
@@ -81,10 +90,10 @@ class Sync(ABC):
         return []
 
     @abstractmethod
-    def warm(self, launch: Launch) -> None:
-        """Launch one work-group of a new kernel between runs, so that no run waits for its compilation.
+    def try_out(self, launch: Launch, inputs: Sequence[Region], output: Region) -> None:
+        """Run one work-group of a new kernel between runs; it waits for nothing.
 
-        Its outputs may be written; a run writes them again.
+        Here drivers may compile it, so that no run waits for that.
         """
 
     def require_usable(self) -> None:
@@ -93,11 +102,15 @@ class Sync(ABC):
         if self.lost:
             raise DeviceError(f"{self.session.info.id} got stuck in an earlier run ({self.lost}); load the model again")
 
-    def begin(self, launches: Sequence[Launch]) -> None:
-        """Begin a run of these launches, after ``require_usable``."""
+    def begin(self, launches: Sequence[Launch], in_turn: bool = False) -> None:
+        """Begin a run of these launches, after ``require_usable``.
+
+        ``in_turn``: both sides use the same cores; neither spins while the other works.
+        """
         if self._unsettled:  # giving up an earlier run was itself interrupted
             self.abort()
         self._unsettled = True
+        self.in_turn = in_turn
         self.start(launches)
 
     def end(self) -> None:

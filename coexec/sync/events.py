@@ -10,7 +10,7 @@ import numpy as np
 from coexec.device import DeviceInfo, Session
 from coexec.errors import DeviceError
 from coexec.layout import Array
-from coexec.sync.base import Launch, Memory, Sync, no_memory
+from coexec.sync.base import Launch, Memory, Region, Sync, no_memory
 from coexec.sync.queues import ABORT_WAIT_S, drain, launch_once, poll_event
 
 
@@ -40,9 +40,16 @@ class Events(Sync):
         except cl.Error as error:
             raise DeviceError(no_memory(self.session, nbytes, error)) from error
 
-    def warm(self, launch: Launch) -> None:
+    def try_out(self, launch: Launch, inputs: Sequence[Region], output: Region) -> None:
         with self.session.turn:
+            queue, copies = self.session.queue, []
+            for region in (*inputs, output):
+                copies += copy_region(queue, *region, to_device=True)
             launch_once(launch, self.session)
+            copies += copy_region(queue, *output, to_device=False)
+            queue.flush()
+            for event in copies:
+                poll_event(event, self.session)
 
     def start(self, launches: Sequence[Launch]) -> None:
         self._events.clear()

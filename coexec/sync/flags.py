@@ -1,8 +1,9 @@
 """Flags in memory that both sides see at once: kernels are enqueued ahead and wait for the CPU side themselves.
 
 Every launch of the network is enqueued ahead on the in-order queue; kernels wait for the CPU side, and tell it
-that they are done, through flags (kernels/sync.cl has the protocol). Where such memory comes from is up to the
-strategy.
+that they are done, through flags (kernels/sync.cl has the protocol). Where both sides use the same cores, a launch
+is enqueued when its turn has come instead, and the host sleeps while it waits. Where such memory comes from is up to
+the strategy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy as np
 from coexec.device import Session
 from coexec.errors import DeviceError, PlanError, SyncTimeout
 from coexec.layout import Array
-from coexec.sync.base import Launch, Sync
+from coexec.sync.base import Launch, Region, Sync
+from coexec.sync.helper import Helper
 from coexec.sync.queues import ABORT_WAIT_S, COMPILE_WAIT_S, HOST_WAIT_S, drain, launch_once, poll_event
 
 DEVICE_WAIT_MS = 50.0
@@ -30,7 +32,9 @@ CONTROL_INTS = 128
 RUNNING, TIMED_OUT, GIVEN_UP = 0, 1, 2
 MAX_LAUNCHES = 1 << 16
 
-HANDSHAKE_ROUNDS = 64
+HANDSHAKE_RUNS = 4
+HANDSHAKE_ROUNDS = 16
+"""Of each run; a round is a launch, which takes a kernel object of its own, and those are dear to make."""
 HANDSHAKE_GROUPS = 4
 HANDSHAKE_WORDS = 64
 """Ints that each work-group passes on."""
@@ -52,6 +56,9 @@ class FlagSync(Sync):
         self._base = 0
         self._tasks = 0
         self._launches: Sequence[Launch] = ()
+        self._enqueued = 0
+        self._last: Any = None
+        self._helper = Helper()
         self._arrivals = cl.Buffer(session.context, cl.mem_flags.READ_WRITE, 4 * MAX_LAUNCHES)
         self._clear_arrivals()
         self._ints[LIMIT] = self._spins_per_wait()
@@ -62,9 +69,11 @@ class FlagSync(Sync):
             raise PlanError(f"a plan may have {MAX_LAUNCHES} launches, this one has more; put layers on the CPU side")
         return [self._control.argument, self._arrivals, np.int32(launch.wait_for), np.int32(launch.number)]
 
-    def warm(self, launch: Launch) -> None:
+    def try_out(self, launch: Launch, inputs: Sequence[Region], output: Region) -> None:
         with self.session.turn:
-            self._ints[STATUS] = GIVEN_UP  # the kernel falls through at once
+            self._ints[BASE] = self._ints[GPU] = self._base
+            self._ints[CPU] = self._base + launch.wait_for
+            self._ints[STATUS] = RUNNING
             launch_once(launch, self.session)
 
     def start(self, launches: Sequence[Launch]) -> None:
@@ -76,10 +85,13 @@ class FlagSync(Sync):
         ints = self._ints
         ints[CPU] = ints[GPU] = ints[BASE] = self._base
         ints[STATUS] = RUNNING
-        self._enqueue(launches)
+        self._enqueued = 0
+        if not self.in_turn:
+            self._enqueue(launches)
 
     def launch(self, launch: Launch) -> None:
-        pass  # enqueued by start; its kernel waits for the flag
+        if self.in_turn:  # else it was enqueued by start, and its kernel waits for the flag
+            self._enqueue([launch])
 
     def wait(self, number: int) -> None:
         ints, target = self._ints, self._base + number
@@ -102,15 +114,20 @@ class FlagSync(Sync):
 
         try:
             for launch in launches:
-                cl.enqueue_nd_range_kernel(self.session.queue, launch.kernel, launch.global_size, (1, 1, 1))
+                self._last = cl.enqueue_nd_range_kernel(
+                    self.session.queue, launch.kernel, launch.global_size, (1, 1, 1)
+                )
             self.session.queue.flush()
         except cl.Error as error:
             raise DeviceError(f"{self.session.info.id} refused a kernel: {error}") from error
+        self._enqueued = launches[-1].number if launches else 0
 
     def _poll(self, target: int) -> None:
         ints = self._ints
         seen, since = ints[GPU], time.perf_counter()
         while True:
+            if self.in_turn:
+                self._helper.wait(self._last, HOST_WAIT_S / 10)
             for _ in range(1000):
                 if ints[GPU] >= target:
                     return
@@ -130,7 +147,7 @@ class FlagSync(Sync):
         drain(self.session)
         self._clear_arrivals()
         self._ints[STATUS] = RUNNING
-        self._enqueue(self._launches[self._ints[GPU] - self._base :])
+        self._enqueue(self._launches[self._ints[GPU] - self._base : self._enqueued])
 
     def _clear_arrivals(self) -> None:
         import pyopencl as cl
@@ -142,9 +159,10 @@ class FlagSync(Sync):
         """The spins that make DEVICE_WAIT_MS."""
         import pyopencl as cl
 
-        session, spins = self.session, 1 << 20
+        session, spins = self.session, 1 << 17
         kernel = cl.Kernel(session.build("handshake", {"COEXEC_SYNC": 1}), "count_spins")
-        kernel.set_args(self._control.argument, np.int32(spins))
+        kernel.set_arg(0, self._control.argument)
+        kernel.set_arg(1, np.int32(spins))
         duration_s = min(_timed(session, kernel) for _ in range(3))
         return int(min(max(spins * DEVICE_WAIT_MS / 1e3 / max(duration_s, 1e-6), 1e4), 2e9))
 
@@ -163,12 +181,18 @@ class FlagSync(Sync):
         for number in range(1, HANDSHAKE_ROUNDS + 1):
             launch = Launch(cl.Kernel(program, "handshake"), (HANDSHAKE_GROUPS, 1, 1), number, wait_for=number)
             control = self.control_arguments(launch)
-            launch.kernel.set_args(sent.argument, answer.argument, np.int32(HANDSHAKE_WORDS), *control)
+            for index, argument in enumerate((sent.argument, answer.argument, np.int32(HANDSHAKE_WORDS), *control)):
+                launch.kernel.set_arg(index, argument)
             launches.append(launch)
-        self.warm(launches[0])
+        self._ints[STATUS] = GIVEN_UP  # for the first launch, in which the driver may compile: it falls through
+        launch_once(launches[0], self.session)
+        for _ in range(HANDSHAKE_RUNS):
+            self._prove(launches, sent.host.view(np.int32), answer.host.view(np.int32))
+
+    def _prove(self, launches: Sequence[Launch], sent: Array, answer: Array) -> None:
         for _ in range(HANDSHAKE_ATTEMPTS):
             self.start(launches)
-            problem = exchange(self._ints, sent.host.view(np.int32), answer.host.view(np.int32))
+            problem = exchange(self._ints, sent, answer)
             if problem is None:
                 drain(self.session)
                 return
@@ -178,10 +202,10 @@ class FlagSync(Sync):
 
 def exchange(ints: memoryview, sent: Array, answer: Array) -> str | None:
     """The host's half of the handshake; what went wrong, or None."""
-    rng = np.random.default_rng(0)
     base = ints[BASE]
+    words = np.arange(sent.size) * 7919
     for r in range(1, HANDSHAKE_ROUNDS + 1):
-        sent[:] = rng.integers(0, 1 << 20, sent.size, np.int32)
+        sent[:] = (words + (base + r) * 40503) % (1 << 20)  # other numbers in every round of every run
         host_fence()
         ints[CPU] = base + r
         deadline = time.perf_counter() + 4 * DEVICE_WAIT_MS / 1e3

@@ -1,7 +1,6 @@
-"""Every kernel on every device, and every CPU routine, against the op's reference in float64.
+"""Every kernel of the ops that are split on every device, and every CPU routine, against the op's reference in float64.
 
-A part is computed into an output that is full of NaN and has room between and around its rows: what lies
-outside the part must keep its bits. The inputs have such room as well, full of NaN: who reads it, shows it.
+A part is computed into an output with room around it, see one_op.py: what lies outside the part must keep its bits.
 """
 
 from __future__ import annotations
@@ -13,28 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from one_op import EPS, OneOp, open_link, roomy
 
 from coexec.backends.cpu import CPU_VARIANTS
-from coexec.executor import Executor
 from coexec.experiments.conformance import Link
-from coexec.graph import Graph, Node, Tensor
 from coexec.kernels import KERNELS
-from coexec.layout import Array, Layout
+from coexec.kernels.variant import GpuTraits
+from coexec.layout import Array
 from coexec.measure import random_constants
 from coexec.ops.activation import ACTIVATIONS, Activation
 from coexec.ops.base import Axis
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.plan import Plan, Side, Task
-from coexec.sync import Sync, opened
-from coexec.sync.events import copy_region
-from coexec.sync.queues import poll_event
+from coexec.ops.split_ops import SPLIT_OPS
+from coexec.plan import Side, Task
+from coexec.sync import Sync
 
 AnyOp = Conv2d | Linear
-EPS = 2.0**-24
-"""Unit roundoff of fp32."""
-NAN_BYTE = 0xFF
-"""Four of them are a NaN."""
 
 LINEAR_SHAPES = [
     (1, 1, 1), (1, 300, 1000), (2, 64, 33), (5, 7, 3), (13, 64, 129), (16, 33, 64), (50, 96, 200), (77, 51, 121),
@@ -57,6 +51,12 @@ CONV_SHAPES = [
     (2, 19, 9, 8, 19, 3, 3, (2, 2), (1, 1, 1, 1), (1, 1), 19),
     (1, 9, 11, 10, 9, 5, 3, (1, 1), (4, 2, 4, 2), (2, 2), 9),
     (1, 4, 6, 6, 8, 3, 3, (1, 1), (1, 1, 1, 1), (1, 1), 4),
+    (1, 24, 9, 10, 24, 3, 3, (1, 1), (1, 1, 1, 1), (1, 1), 6),
+    (2, 40, 7, 9, 40, 3, 3, (2, 1), (1, 2, 1, 0), (1, 2), 5),
+    (1, 6, 5, 9, 6, 1, 3, (1, 2), (0, 1, 0, 1), (1, 1), 3),
+    (2, 32, 13, 11, 40, 3, 3, (1, 1), (1, 0, 2, 1), (1, 1), 1),
+    (1, 48, 30, 9, 64, 3, 3, (1, 1), (0, 1, 0, 1), (1, 1), 1),
+    (1, 16, 3, 3, 5, 3, 3, (1, 1), (1, 1, 1, 1), (1, 1), 1),
     (1, 3, 5, 40, 5, 2, 3, (3, 3), (3, 0, 8, 0), (1, 1), 1),  # first and last rows in the padding alone
 ]
 
@@ -112,102 +112,39 @@ def supported(variants: Sequence[Any], op: AnyOp, *more: Any) -> list[str]:
     return [v.name for v in variants if v.supports(op.columns(), *more)[0]]
 
 
-class Bench:
-    """One layer in an executor, every tensor with room between and around its rows."""
+class Bench(OneOp):
+    """One layer with random weights."""
 
     def __init__(self, op: AnyOp, sync: Sync | None) -> None:
-        self.op, self.sync = op, sync
-        shapes = op.array_shapes
-        self.constants = random_constants(shapes, seed=3)
-        names = tuple(role if role in shapes else "" for role in ("x", "weight", "bias", "residual"))
-        tensors = {
-            role: Tensor(role, shapes[role], np.dtype(np.float32), roomy(shapes[role]))
-            for role in ("x", "residual", "y")
-            if role in shapes
-        }
-        node = Node("layer", op, names, ("y",))
-        inputs = tuple(name for name in ("x", "residual") if name in tensors)
-        self.executor = Executor(Graph("one", (node,), tensors, self.constants, inputs, ("y",)), sync, 1)
-        rng = np.random.default_rng(5)
-        self.inputs = {name: rng.standard_normal(shapes[name], np.float32) for name in inputs}
+        super().__init__(op, random_constants(op.array_shapes, seed=3), sync, lambda role, shape: roomy(shape))
 
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Poison, feed, run, and bring the whole of y back."""
-        self.executor.load(plan_of(tasks))
-        for name in (*self.inputs, "y"):
-            self.executor.memory(name).host[...] = NAN_BYTE
-            if name in self.inputs:
-                self.executor.view(name)[...] = self.inputs[name]
-            self._copy(name, to_device=True)
-        self.executor.run_loaded()
-        if any(task.side == "gpu" for task in tasks) and all(task.side == "gpu" for task in tasks):
-            self._copy("y", to_device=False)
-
-    def _copy(self, name: str, to_device: bool) -> None:
-        if self.sync is not None and not self.sync.in_kernel:
-            memory, queue = self.executor.memory(name), self.sync.session.queue
-            (event,) = copy_region(queue, memory, memory.host, to_device)
-            queue.flush()
-            poll_event(event, self.sync.session)
-
-    def check(self, share: Share) -> None:
-        """The share's elements are right within the bound, and no byte of any tensor beside them has changed."""
-        canonical, output = self._canonical()
+    def check_share(self, share: Share) -> None:
         part = self.op.part(share.axis, share.start, share.stop)
-        expected, bound = self._reference(canonical)
-        got = output[part.output].astype(np.float64)
-        error = np.abs(got - expected[part.output])
-        assert np.all(error <= bound[part.output]), (
-            f"{share}: off by {np.nanmax(error / bound[part.output]):.3g} times the bound, "
-            f"{np.isnan(got).sum()} NaN of {got.size}"
-        )
-        output[part.output] = np.frombuffer(bytes([NAN_BYTE] * 4), np.float32)[0]
-        assert (self.executor.memory("y").host == NAN_BYTE).all(), f"{share}: wrote beside its part"
-        for name, value in self.inputs.items():
-            np.testing.assert_array_equal(self.executor.view(name), value)
-
-    def _canonical(self) -> tuple[list[Array | None], Array]:
-        arrays = {**self.constants, **self.inputs}
-        logical = [arrays.get(role) for role in ("x", "weight", "bias", "residual")]
-        return self.op.canonical(logical, self.executor.view("y"))
-
-    def _reference(self, arrays: list[Array | None]) -> tuple[Array, Array]:
-        """The result, and how far fp32 may be off: K products summed in any order, then bias, residual, activation."""
-        op = self.op
-        expected = op.reference(arrays)
-        plain = replace(op, activation=Activation())
-        absolute = plain.reference([None if a is None else np.abs(a) for a in arrays])
-        terms = op.K if isinstance(op, Linear) else op.KH * op.KW * op.C_in // op.groups
-        bound = (terms + 4) * EPS * absolute
-        if op.activation.kind not in ("none", "relu", "clip", "leaky_relu"):
-            # Slopes are at most 1.5; exp, tanh and erf may be off by 16 units in the last place.
-            bound = 1.5 * bound + 32 * EPS * (1 + np.abs(expected))
-        return expected, bound
+        self.check(part.output, *_reference(self.op, self.canonical()[0]))
 
 
-def roomy(shape: tuple[int, ...]) -> Layout:
-    """Channels innermost, five spare elements per pixel or row, and spare rows before and after."""
-    if len(shape) == 2:
-        return Layout((0, 1), pitch=shape[1] + 5, border=((1, 2), (0, 0)))
-    return Layout((0, 2, 3, 1), pitch=shape[1] + 5, border=((0, 0), (0, 0), (2, 1), (0, 0)))
-
-
-def plan_of(tasks: Sequence[Task]) -> Plan:
-    return Plan("one", "", "", "", 0, 1, "", tuple(tasks), {}, {}, 0.0, "", {}, {})
+def _reference(op: AnyOp, arrays: list[Array | None]) -> tuple[Array, Array]:
+    """The result, and how far fp32 may be off: K products summed in any order, then bias, residual, activation."""
+    expected = op.reference(arrays)
+    plain = replace(op, activation=Activation())
+    absolute = plain.reference([None if a is None else np.abs(a) for a in arrays])
+    terms = op.K if isinstance(op, Linear) else op.KH * op.KW * op.C_in // op.groups
+    bound = (terms + 4) * EPS * absolute
+    if op.activation.kind not in ("none", "relu", "clip", "leaky_relu"):
+        # Slopes are at most 1.5; exp, tanh and erf may be off by 16 units in the last place.
+        bound = 1.5 * bound + 32 * EPS * (1 + np.abs(expected))
+    return expected, bound
 
 
 def task(side: Side, share: Share, implementation: str, wait_for: int = 0) -> Task:
     return Task(side, "layer", share.axis, share.start, share.stop, implementation, wait_for)
 
 
-def open_link(link: Link) -> Sync:
-    return opened(link.info, 1, link.sync)
-
-
 def test_the_table_reaches_every_variant() -> None:
     """A new kernel or routine that no shape of the table suits would go untested."""
-    traits: Any = None  # no rule so far asks for them
-    for table, more in ((KERNELS, (traits,)), (CPU_VARIANTS, ())):
+    wide = GpuTraits(1, 16, 32, cpu=True)
+    layers = {kind: KERNELS[kind] for kind in SPLIT_OPS}
+    for table, more in ((layers, (wide,)), (CPU_VARIANTS, ())):
         for kind, variants in table.items():
             reached = {n for op in OPS.values() if op.kind == kind for n in supported(variants, op, *more)}
             assert reached == {v.name for v in variants}
@@ -221,7 +158,7 @@ def test_kernels(opencl_link: Link, name: str) -> None:
         part = op.part(share.axis, share.start, share.stop).op
         for kernel in supported(KERNELS[op.kind], part, sync.session.traits):  # type: ignore[arg-type]
             bench.run([task("gpu", share, kernel)])
-            bench.check(share)
+            bench.check_share(share)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -232,7 +169,7 @@ def test_activations_in_kernels(opencl_link: Link, kind: str) -> None:
     bench.inputs["x"] *= 4
     share = Share("channel", 0, 37)
     bench.run([task("gpu", share, "linear_tile")])
-    bench.check(share)
+    bench.check_share(share)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -243,7 +180,7 @@ def test_cpu_routines(name: str) -> None:
         part = op.part(share.axis, share.start, share.stop).op
         for routine in supported(CPU_VARIANTS[op.kind], part):  # type: ignore[arg-type]
             bench.run([task("cpu", share, routine)])
-            bench.check(share)
+            bench.check_share(share)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -252,7 +189,7 @@ def test_activations_in_cpu_routines(kind: str) -> None:
     bench.inputs["x"] *= 4
     share = Share("channel", 0, 37)
     bench.run([task("cpu", share, "numpy_matmul")])
-    bench.check(share)
+    bench.check_share(share)
 
 
 @pytest.mark.parametrize("name", OPS)
@@ -269,4 +206,4 @@ def test_both_sides_make_up_the_layer(opencl_link: Link, name: str) -> None:
         for kernel in supported(KERNELS[op.kind], parts[0], sync.session.traits):  # type: ignore[arg-type]
             for routine in supported(CPU_VARIANTS[op.kind], parts[1]):  # type: ignore[arg-type]
                 bench.run([task("gpu", first, kernel), task("cpu", rest, routine)])
-                bench.check(Share("channel", 0, op.units("channel")))
+                bench.check_share(Share("channel", 0, op.units("channel")))

@@ -10,7 +10,7 @@ import pytest
 from coexec.backends.cpu import CPU_BY_NAME
 from coexec.device import DeviceInfo, find_devices
 from coexec.errors import DeviceError, ProfileError
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
 from coexec.profiling.measuring import Progress, profile
 from coexec.profiling.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
 
@@ -58,7 +58,7 @@ def test_a_short_profile_can_be_resumed(info: DeviceInfo, tmp_path: Path) -> Non
     assert len(DeviceRecord.load(folder).sessions) == 3
 
     for m in after:
-        known = CPU_BY_NAME if m.side == "cpu" else KERNEL_BY_NAME
+        known = CPU_BY_NAME if m.side == "cpu" else LAYER_KERNELS
         assert m.implementation in known
         assert (m.threads in record.threads) if m.side == "cpu" else (m.compute_units in record.compute_units)
     with (folder / SYNC_COSTS).open() as file:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import numpy as np
 import pytest
 
 from coexec import zoo
+from coexec.cli.bench_page import bench_page
+from coexec.cli.tables import bench_view
 from coexec.device import cpu_cores
 from coexec.errors import CoexecError, InputError
 from coexec.experiments.bench import Effort, bench_layers, bench_models
@@ -108,10 +111,21 @@ def test_grid_covers_both_axes(opencl_link: Link) -> None:
     assert [(c.axis, c.cut) for c in grid(op, setting, 1, 99)[:2]] == [("channel", 0), ("channel", 640)]
 
 
+def check_shown(document: dict[str, Any]) -> None:
+    """Both views of a benchmark can be made of it."""
+    assert bench_view(document)
+    ElementTree.fromstring(bench_page(document).partition("\n")[2])
+
+
 def test_benchmark_of_layers(opencl_link: Link) -> None:
     for threads in sorted({1, min(2, cpu_cores())}):
         document = bench_layers(
-            LAYERS, threads=threads, device=opencl_link.info.id, sync=opencl_link.sync, effort=Effort(2, 0.1)
+            LAYERS,
+            peers=["numpy", "onnxruntime"],
+            threads=threads,
+            device=opencl_link.info.id,
+            sync=opencl_link.sync,
+            effort=Effort(2, 0.1),
         )
         assert json.loads(json.dumps(document)) == document
         assert document["models"] == []
@@ -122,6 +136,18 @@ def test_benchmark_of_layers(opencl_link: Link) -> None:
             assert 1 < row["speedup_cap"] <= 2
             assert row["speedup"] == pytest.approx(min(row["cpu_us"], row["gpu_us"]) / row["coexec_us"])
             assert (row["gpu_all_cores_us"] is None) == (threads == 1 or not opencl_link.info.emulated_gpu)
+            best = min(row["peers"], key=lambda name: row["peers"][name])
+            assert (row["best_peer"], row["best_peer_us"]) == (best, row["peers"][best])
+            assert row["ratio"] == pytest.approx(row["best_peer_us"] / row["coexec_us"])
+            if threads == 1:
+                assert row["cpu_ratio"] == pytest.approx(row["best_peer_us"] / row["cpu_us"])
+                assert row["gpu_ratio"] == pytest.approx(row["best_peer_us"] / row["gpu_us"])
+            assert row["differences"]["numpy"] < 1e-5
+        assert [(group["of"], group["rows"]) for group in document["summary"]] == [
+            ("linear", 1), ("conv2d", 1), ("all layers", 2),
+        ]  # fmt: skip
+        assert document["notes"] == [] and document["noise"] >= 0
+        check_shown(document)
         environment = document["environment"]
         assert environment["device"] == opencl_link.info.id and environment["driver"]
         assert environment["versions"]["onnxruntime"] and environment["peer_threads"] == threads
@@ -141,7 +167,13 @@ def test_benchmark_of_models(opencl_link: Link) -> None:
     assert json.loads(json.dumps(document)) == document
     (row,) = document["models"]
     assert row["model"] == "squeezenet"
-    positive(row, "coexec_ms", "cpu_ms", "gpu_ms")
+    positive(row, "coexec_ms", "split_ms", "cpu_ms", "gpu_ms", "ratio", "split_ratio", "speedup")
+    # With one core, only one side has it; the split beside it has one core for each.
+    alone = ["all cores for the GPU side", "all cores for the CPU side"]
+    assert row["way"] in (alone if opencl_link.info.emulated_gpu else ["cpu + gpu"])
+    assert row["best_peer"] == "onnxruntime" and row["best_peer_ms"] == row["peers"]["onnxruntime"]
+    assert [group["of"] for group in document["summary"]] == ["models"]
+    check_shown(document)
     assert row["peers"]["numpy"] is None
     positive(row["peers"], "onnxruntime")
     assert row["notes"] == ["numpy: NumPy runs single layers only"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coexec.device import DeviceInfo, Session
+from coexec.device import DeviceInfo, Session, cpu_cores
 from coexec.errors import DeviceError, InputError, SyncTimeout
 from coexec.executor import Executor
 from coexec.experiments.conformance import Link, run_poisoned
@@ -219,6 +219,22 @@ def test_a_late_cpu_task_is_waited_for(any_chain: Chain) -> None:
     """Slower than a layer, faster than the device's limit."""
     with any_chain.before_cpu_tasks(lambda number: time.sleep(0.01)):
         any_chain.check()
+
+
+def test_sides_that_share_all_cores_take_turns(opencl_link: Link) -> None:
+    """More compute units and threads than cores: nothing is enqueued ahead, since a waiting kernel would spin."""
+    units = opencl_link.info.compute_units
+    if not opencl_link.info.emulated_gpu or units < cpu_cores():
+        pytest.skip("the device has cores of its own")
+    sync = open_sync(Session(opencl_link.info, units), opencl_link.sync)
+    for kind in AXES:
+        for share in (0.5, 1.0):
+            own = Chain(sync, kind, share)
+            assert sync.session.takes_turns(own.executor.cpu_threads)
+            own.check()
+            with own.before_cpu_tasks(lambda number: time.sleep(3 * DEVICE_WAIT_MS / 1e3 if number == 2 else 0)):
+                own.check()
+    assert sync.in_turn
 
 
 def test_models_of_two_threads_take_turns(sync: Sync) -> None:

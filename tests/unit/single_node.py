@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from coexec.api import partition
 from coexec.errors import InputError, ModelError
-from coexec.frontends.onnx_node import Converted, OnnxNode
+from coexec.frontends.onnx_node import OnnxNode
 from coexec.frontends.onnx_ops import convert
 from coexec.layout import Array, Layout
 from coexec.ops.base import ArraySpec
@@ -149,26 +149,25 @@ def _attribute(attribute: onnx.AttributeProto) -> Any:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def run_node(node: OnnxNode, inputs: Sequence[Array | None], channels_last: bool) -> list[Array]:
-    """Convert and run on poisoned outputs; the outputs that have names, as the op wrote them."""
+def run_node(node: OnnxNode, inputs: Sequence[Array | None], layout: str) -> list[Array]:
+    """Convert and run on poisoned outputs; the outputs that have names, as the op wrote them.
+
+    ``layout`` is one of LAYOUTS; what lies between and around the elements of an array must keep its bits.
+    """
     converted = convert(node)
     values = {name: None if x is None else np.asarray(x) for name, x in zip(node.inputs, inputs, strict=True)}
     arrays = [values[s] if isinstance(s, str) and s else None if isinstance(s, str) else s for s in converted.inputs]
     specs = converted.op.infer([None if a is None else ArraySpec(a.shape, a.dtype) for a in arrays])
-    if channels_last and accepts_channels_last(converted):
-        arrays = [None if a is None else strided(a) for a in arrays]
-        outputs = [strided(poisoned(s)) for s in specs]
-    else:
-        outputs = [poisoned(s) for s in specs]
-    before = [None if a is None else a.tobytes() for a in arrays]
-    converted.op.run(arrays, outputs)
-    assert before == [None if a is None else a.tobytes() for a in arrays], "the op changed its input"
+    # A Linear's rows are the leading axes together.
+    place = LAYOUTS["rows apart" if layout != "row major" and isinstance(converted.op, Linear) else layout]
+    placed = [None if a is None else place(a) for a in arrays]
+    outputs = [place(poisoned(s)) for s in specs]
+    before = [None if a is None else whole_memory(a).tobytes() for a in placed]
+    around = [memory_around(y) for y in outputs]
+    converted.op.run(placed, outputs)
+    assert before == [None if a is None else whole_memory(a).tobytes() for a in placed], "the op changed its input"
+    assert around == [memory_around(y) for y in outputs], "the op wrote beside its output"
     return [y for y, name in zip(outputs, node.outputs, strict=False) if name]
-
-
-def accepts_channels_last(converted: Converted) -> bool:
-    """A Linear's rows are the leading axes together, so it takes row-major arrays only."""
-    return not isinstance(converted.op, Linear)
 
 
 def poisoned(spec: ArraySpec) -> Array:
@@ -180,13 +179,71 @@ def poisoned(spec: ArraySpec) -> Array:
     return np.ones(spec.shape, spec.dtype)
 
 
-def strided(array: Array) -> Array:
+def channels_last(array: Array) -> Array:
     """The same values channels last with unused room between pixels (rank 1 and 2: as they are)."""
-    if array.ndim < 3 or array.dtype == object:
+    if array.ndim < 3:
         return array.copy()
     order = Layout.channels_last(array.ndim).order
-    layout = Layout(order, pitch=array.shape[1] + 3)
-    return layout.view(layout.pack(array), array.shape)
+    larger = filler((*(array.shape[axis] for axis in order[:-1]), array.shape[1] + 3), array.dtype)
+    view = larger[..., : array.shape[1]].transpose(np.argsort(order).astype(int))
+    view[...] = array
+    return view
+
+
+def slice_of_larger(array: Array) -> Array:
+    """The same values as a box of a larger array, the axes in reverse order."""
+    return placed_in(array, tuple(range(array.ndim))[::-1])
+
+
+def rows_apart(array: Array) -> Array:
+    """The same values row major, with unused room between rows of the innermost axis."""
+    if array.ndim < 2:
+        return array.copy()
+    larger = filler((*array.shape[:-1], array.shape[-1] + 3), array.dtype)
+    larger[..., 1 : array.shape[-1] + 1] = array
+    return larger[..., 1 : array.shape[-1] + 1]
+
+
+def placed_in(array: Array, order: tuple[int, ...]) -> Array:
+    larger = filler(tuple(array.shape[axis] + 3 for axis in order), array.dtype)
+    box: Any = (*(slice(1, array.shape[axis] + 1) for axis in order), ...)
+    view = larger[box].transpose(np.argsort(order).astype(int))
+    view[...] = array
+    return view
+
+
+def filler(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Memory full of what no op makes."""
+    return poisoned(ArraySpec(shape, dtype))
+
+
+def whole_memory(view: Array) -> Array:
+    """The array that owns the memory."""
+    while view.base is not None:
+        view = view.base
+    return view
+
+
+def memory_around(view: Array) -> bytes:
+    """What lies in the memory outside of a view."""
+    owner = whole_memory(view)
+    if owner is view:
+        return b""
+    outside = np.ones(owner.shape, bool)
+    offset = view.ctypes.data - owner.ctypes.data
+    np.lib.stride_tricks.as_strided(
+        outside.reshape(-1)[offset // owner.itemsize :], view.shape, [s // owner.itemsize for s in view.strides]
+    )[...] = False
+    return owner[outside].tobytes()
+
+
+LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "row major": np.array,
+    "channels last": channels_last,
+    "rows apart": rows_apart,
+    "slice of larger": slice_of_larger,
+}
+"""How arrays of tests lie in memory."""
 
 
 def assert_same(outputs: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-5, atol: float = 1e-6) -> None:

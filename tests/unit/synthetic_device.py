@@ -33,7 +33,7 @@ DEVICE = DeviceRecord(
     cores=2,
     sync="svm_flags",
     sync_us=12.5,
-    hand_over_us=3.0,
+    turn_us=3.0,
     versions={},
     seed=0,
 )

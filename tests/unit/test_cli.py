@@ -110,6 +110,7 @@ def test_partition_writes_the_plan_that_it_prints(folder: Path, tmp_path: Path) 
     result = coexec("partition", folder / "small.onnx", "--json", "-o", target)
     document = result.document
     assert document["predicted_ms"] > 0 and document["planning_ms"] > 0
+    assert 0 < document["memory"]["shared_bytes"] < document["memory"]["separate_bytes"]
     assert [layer["name"] for layer in document["plan"]["layers"]] == ["conv1", "conv2", "fc"]
     assert {task["side"] for task in document["plan"]["tasks"]} == {"cpu"}
     assert json.loads(target.read_text()) == document["plan"]
@@ -210,6 +211,7 @@ PATHS = [
     "validate --layers @@",
     "bench @small.onnx @@",
     "bench --layers @@",
+    "bench --html @@",
 ]
 """Every place of a path; @@ is one that cannot be."""
 
@@ -261,6 +263,9 @@ ERRORS = [
     (2, "validate @small.onnx --suite linear", ["--suite"]),
     (3, "validate --suite linear", ["no usable OpenCL device"]),
     (2, "bench --suite nosuch", ["nosuch"]),
+    (2, "bench --peers nosuch", ["nosuch", "numpy, onnxruntime, openvino"]),
+    (2, "bench --html @nowhere/page.html", ["nowhere"]),
+    (2, "bench @small.onnx --html @small.onnx", ["also what is read"]),
     (2, "partition " + "n" * 256, ["File name too long"]),
     (2, "partition @small.onnx --effort nan", ["positive finite"]),
     (2, "profile -o @new --budget " + "9" * 400, ["positive finite"]),

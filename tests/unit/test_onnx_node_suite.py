@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
-from single_node import assert_same, onnx_node, run_node
+from single_node import LAYOUTS, assert_same, onnx_node, run_node
 
 from coexec.errors import ModelError
 from coexec.frontends.onnx_ops import CONVERTERS, convert
@@ -67,10 +67,10 @@ def parameters() -> list[Any]:
     return [pytest.param(name, marks=marks.get(name, [])) for name in cases()]
 
 
-@pytest.mark.parametrize("channels_last", [False, True], ids=["row_major", "channels_last"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("constant", [False, True], ids=["computed", "constant"])
 @pytest.mark.parametrize("name", parameters())
-def test_onnx_node_case(name: str, constant: bool, channels_last: bool) -> None:
+def test_onnx_node_case(name: str, constant: bool, layout: str) -> None:
     model, inputs, expected = read(name)
     node = onnx_node(model, inputs, range(len(inputs)) if constant else ())
     try:
@@ -82,7 +82,7 @@ def test_onnx_node_case(name: str, constant: bool, channels_last: bool) -> None:
         return
     assert node.op_type in REFERENCE_ALLOWED or not isinstance(op, ReferenceOp)
     # The tolerances of onnx.backend.test, which some cases' rounded constants need.
-    assert_same(run_node(node, inputs, channels_last), expected, rtol=1e-3, atol=1e-6)
+    assert_same(run_node(node, inputs, layout), expected, rtol=1e-3, atol=1e-6)
 
 
 def test_suite_is_there_and_skips_are_named_rightly() -> None:

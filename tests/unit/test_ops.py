@@ -19,6 +19,7 @@ from onnx import AttributeProto, ModelProto, TensorProto
 from onnx.defs import get_schema
 from onnx.helper import make_attribute
 from single_node import (
+    LAYOUTS,
     Case,
     assert_like_others_or_refused,
     assert_same,
@@ -676,11 +677,11 @@ FALLBACK = [
 CASES = [*ARITHMETIC, *SINGLE, *LINEAR, *POOLING, *SHAPING, *RESIZING, *REDUCTION, *NORMALIZATION]
 
 
-@pytest.mark.parametrize("channels_last", [False, True], ids=["row_major", "channels_last"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("case", [*CASES, *FALLBACK], ids=str)
-def test_op_matches_reference(case: Case, channels_last: bool) -> None:
+def test_op_matches_reference(case: Case, layout: str) -> None:
     node = onnx_node(case.model(), case.inputs, case.constants)
-    assert_same(run_node(node, case.inputs, channels_last), case.expected(), case.rtol, case.atol)
+    assert_same(run_node(node, case.inputs, layout), case.expected(), case.rtol, case.atol)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -991,7 +992,7 @@ def test_pooling_far_larger_than_its_input_is_quick() -> None:
 def test_gather_refuses_indices_outside_the_axis() -> None:
     case = Case("outside", "Gather", (f32(3, 4), ints(0, 3)))
     with pytest.raises(InputError, match=r"outside \[-3, 3\)"):
-        run_node(onnx_node(case.model(), case.inputs, ()), case.inputs, False)
+        run_node(onnx_node(case.model(), case.inputs, ()), case.inputs, "row major")
 
 
 def test_importing_the_ops_and_the_table_does_not_import_onnx() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ import pytest
 from damage import NUMBERS_THAT_CANNOT_BE, VALUES, at, json_values, one_line, places, whole_files, with_value, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_ops import convs, linears
+from random_networks import TRAITS, networks
+from random_ops import F4, convs, linears
 
 from coexec.api import build
 from coexec.costs import Floats
@@ -28,15 +29,16 @@ from coexec.launch import launch
 from coexec.layout import Array, Layout
 from coexec.ops.activate import Activate
 from coexec.ops.activation import Activation
-from coexec.ops.base import Columns, SplitOp
+from coexec.ops.base import Columns, DeviceOp, SplitOp
+from coexec.ops.concat import Concat
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.ops.split_ops import SPLIT_OPS
+from coexec.ops.views import Box, Sliced
+from coexec.placement import Link
 from coexec.plan import Plan, Task, check_plan
-from coexec.planner import Choice, Resources, assemble, layer_tasks, make_plan, share_choices
+from coexec.planner import Resources, assemble, layer_tasks, make_plan, share_choices
 
-F4 = np.dtype(np.float32)
-TRAITS = GpuTraits(compute_units=1, vector_width=16, vector_registers=32, cpu=True)
 USE = Resources("sim:0", "simulated", TRAITS, cpu_threads=1)
 
 
@@ -80,7 +82,13 @@ class Simulated:
     def sync_us(self) -> float:
         return self.hand_over_us
 
+    def turn_us(self) -> float:
+        return self.hand_over_us
+
     def op_us(self, graph: Graph, node: Node) -> float:
+        return 1.0
+
+    def kernel_us(self, op: DeviceOp, traits: GpuTraits) -> float:
         return 1.0
 
 
@@ -99,7 +107,7 @@ STEP = KERNELS["linear"][0].alignment("channel", TRAITS)
         (Simulated(100, 100, hand_over_us=50), 640, WORK / 2 + 50),
         # A hand-over that costs more than splitting can save: the faster side alone, without one.
         (Simulated(100, 200, hand_over_us=WORK), 0, WORK / 2),
-        (Simulated(1e6, 100, hand_over_us=1), 1280, WORK / 1e4 + 1),
+        (Simulated(1e6, 100, hand_over_us=1), 1280, WORK / 1e4),
         # A fixed time of the GPU side moves the balance towards the CPU: g * n + f = (N - n) * g.
         (Simulated(100, 100, gpu_fixed_us=WORK / 2), 320, WORK * 3 / 4),
         (Simulated(100, 100, gpu_fixed_us=2 * WORK), 0, WORK),
@@ -134,10 +142,23 @@ def test_without_a_device_all_is_the_cpu_side() -> None:
     assert plan.compute_units == 0
 
 
-def test_unsplit_use_takes_the_better_side_of_each_layer() -> None:
+def test_one_side_has_all_layers_where_it_has_all_cores() -> None:
     use = Resources("sim:0", "simulated", TRAITS, 1, split=False)
-    plan = make_plan(graph_of(LAYER, Linear(1, 5, 7)), Simulated(200, 100, hand_over_us=1), use)
-    assert [layer.cut for layer in plan.layers] == [1280, 0]
+    device = Simulated(200, 1e6, hand_over_us=50, gpu_fixed_us=5)
+    plan = make_plan(graph_of(LAYER, Linear(1, 5, 7)), device, use)
+    assert [layer.cut for layer in plan.layers] == [1280, 7]
+    assert plan.predicted_ms == pytest.approx((WORK / 2 + 5 + 70 / 200 + 5) / 1e3)
+
+
+@pytest.mark.parametrize(("hand_over_us", "cuts"), [(0.5, [1280, 0, 1280]), (50.0, [1280, 7, 1280])])
+def test_a_small_layer_changes_sides_only_if_that_pays(hand_over_us: float, cuts: list[int]) -> None:
+    """Between two layers that the GPU side has, the CPU side's advantage must pay for two changes."""
+    device = Simulated(1e5, 100, hand_over_us=hand_over_us, gpu_fixed_us=5)
+    plan = make_plan(graph_of(LAYER, Linear(1, 5, 7), LAYER), device, USE)
+    assert [layer.cut for layer in plan.layers] == cuts
+    large_us = LAYER.flops() / 1e5 + 5
+    small_us = 70 / 1e5 + 5 if cuts[1] else 70 / 100 + 2 * hand_over_us
+    assert plan.predicted_ms == pytest.approx((2 * large_us + small_us) / 1e3)
 
 
 class Erratic(Simulated):
@@ -162,11 +183,9 @@ class Erratic(Simulated):
 def test_never_predicted_slower_than_the_better_side(ops: list[SplitOp], seed: float, hand_over_us: float) -> None:
     costs = Erratic(gpu_rate=seed, cpu_rate=0, hand_over_us=hand_over_us)
     plan = make_plan(graph_of(*ops), costs, USE)
-    for op, layer in zip(ops, plan.layers, strict=True):
-        columns = op.columns()
-        cpu = float(costs.cpu_us(op.kind, columns, 1)[0])
-        gpu = float(costs.gpu_us(op.kind, columns, TRAITS)[0]) + hand_over_us
-        assert layer.predicted_us <= min(cpu, gpu) * 1.001 + 1e-9
+    cpu_us = sum(float(costs.cpu_us(op.kind, op.columns(), 1)[0]) for op in ops)
+    gpu_us = sum(float(costs.gpu_us(op.kind, op.columns(), TRAITS)[0]) for op in ops)
+    assert plan.predicted_ms * 1e3 <= min(cpu_us, gpu_us) * 1.001 + 1e-9
     check_plan(plan, graph_of(*ops))
 
 
@@ -430,46 +449,31 @@ def test_table_shows_every_layer(plan: Plan) -> None:
 # Waits ---------------------------------------------------------------------------------------------------
 
 
-@st.composite
-def networks(draw: st.DrawFn) -> tuple[Graph, list[Task]]:
-    """A small network of convolutions (or of linear layers with leading dimensions) and unsplit ops, and its tasks."""
-    spatial = draw(st.booleans())
-    groups = draw(st.sampled_from([1, 2, 4]))
-    shape = (draw(st.integers(1, 2)), 4, draw(st.integers(1, 7)), 3) if spatial else (*draw(leading), 4)
-    tensors = {"t0": Tensor("t0", shape, F4, Layout.channels_last(len(shape)))}
-    nodes: list[Node] = []
-    constants: dict[str, Array] = {}
-    for i in range(1, draw(st.integers(2, 5))):
-        source, other = (f"t{draw(st.integers(0, i - 1))}" for _ in range(2))
-        name, residual = f"t{i}", draw(st.booleans())
-        tensors[name] = Tensor(name, shape, F4, Layout.channels_last(len(shape)))
-        if draw(st.integers(0, 3)) == 0:
-            nodes.append(Node(f"n{i}", Activate(Activation("relu")), (source,), (name,)))
-            continue
-        op: SplitOp
-        if spatial:
-            kernel, dilation = draw(st.sampled_from([(1, 1), (3, 1), (3, 2)]))
-            pad = dilation * (kernel // 2)
-            op = Conv2d(
-                shape[0], 4, *shape[2:], 4, kernel, kernel, 1, 1, pad, pad, pad, pad, dilation, dilation, groups,
-                residual=residual,
-            )  # fmt: skip
-            constants[f"w{i}"] = np.zeros((4, 4 // groups, kernel, kernel), np.float32)
-        else:
-            op = Linear(int(np.prod(shape[:-1])), 4, 4, residual=residual)
-            constants[f"w{i}"] = np.zeros((4, 4), np.float32)
-        nodes.append(Node(f"n{i}", op, (source, f"w{i}", "", other if residual else ""), (name,)))
-    graph = Graph("random", tuple(nodes), tensors, constants, ("t0",), (nodes[-1].outputs[0],))
-    choices = {}
-    for node in graph.split_nodes():
-        assert isinstance(node.op, SplitOp)
-        axis = draw(st.sampled_from(node.op.axes))
-        step = node.op.step(axis)
-        choices[node.name] = Choice(axis, step * draw(st.integers(0, node.op.units(axis) // step)))
-    return graph, layer_tasks(graph, choices, TRAITS)
+def pieces(graph: Graph, node: Node) -> list[tuple[str, Box]]:
+    """Inputs of a concatenation and the boxes of its output that they fill."""
+    assert isinstance(node.op, Concat)
+    found, start = [], 0
+    for name in node.inputs:
+        spec = graph.spec(name)
+        assert spec is not None
+        end = start + spec.shape[node.op.axis]
+        boxed = [slice(None)] * len(spec.shape)
+        boxed[node.op.axis] = slice(start, end)
+        found.append((name, tuple(boxed)))
+        start = end
+    return found
 
 
-leading = st.sampled_from([(1,), (5,), (2, 3), (1, 6), (1, 2, 2), (6, 1)])
+def in_place(graph: Graph, node: Node) -> list[tuple[str, Box]]:
+    """Inputs of a concatenation that were made where they belong, and where that is in its output."""
+    if not isinstance(node.op, Concat):
+        return []
+    axis, links = node.op.axis, graph.placement.links
+    return [
+        (name, box)
+        for name, box in pieces(graph, node)
+        if links.get(name) == Link(node.outputs[0], Sliced.along(axis, box[axis].start, len(box)))
+    ]
 
 
 def reads_of(graph: Graph, node: Node, task: Task) -> dict[str, Array]:
@@ -477,9 +481,13 @@ def reads_of(graph: Graph, node: Node, task: Task) -> dict[str, Array]:
     shapes = {name: graph.tensors[name].shape for name in node.inputs if name in graph.tensors}
     marks = {name: np.zeros(shape, bool) for name, shape in shapes.items()}
     op = node.op
+    if isinstance(op, Concat):
+        passed = [box for _, box in in_place(graph, node)]
+        read = {name for name, box in pieces(graph, node) if box not in passed}
+        return {name: np.ones(shape, bool) for name, shape in shapes.items() if name in read}
     if not isinstance(op, SplitOp) or task.axis == "none":
         return {name: np.ones(shape, bool) for name, shape in shapes.items()}
-    wrote = written_by(graph, node, task)
+    wrote = written_by(graph, node, task, node.outputs[0])
     x = marks[node.inputs[0]]
     for index in zip(*np.nonzero(wrote), strict=True):
         if isinstance(op, Conv2d):
@@ -499,9 +507,9 @@ def reads_of(graph: Graph, node: Node, task: Task) -> dict[str, Array]:
     return marks
 
 
-def written_by(graph: Graph, node: Node, task: Task) -> Array:
-    """Which elements of the node's output the task writes, by units counted in logical order."""
-    shape = graph.tensors[node.outputs[0]].shape
+def written_by(graph: Graph, node: Node, task: Task, name: str) -> Array:
+    """Which elements of one of the node's outputs the task writes, by units counted in logical order."""
+    shape = graph.tensors[name].shape
     if not isinstance(node.op, SplitOp) or task.axis == "none":
         return np.ones(shape, bool)
     if isinstance(node.op, Conv2d):
@@ -514,17 +522,34 @@ def written_by(graph: Graph, node: Node, task: Task) -> Array:
     return np.asarray((task.start <= unit) & (unit < task.stop))
 
 
+def share_bytes(graph: Graph, written: Sequence[str], used: Sequence[str]) -> bool:
+    """Whether a tensor of either group lies in memory that one of the other, not a view of it, lies in too."""
+    memory, places = graph.memory, graph.placement.places
+    roots = [{places[n].root for n in names if n in places} for names in (written, used)]
+    spans = [
+        [(r, memory.offsets[r], memory.offsets[r] + graph.tensors[r].nbytes) for r in group if r in memory.offsets]
+        for group in roots
+    ]
+    return any(a != b and low < end and start < high for a, low, high in spans[0] for b, start, end in spans[1])
+
+
 @given(networks())
 def test_waits_against_element_wise_dependencies(case: tuple[Graph, list[Task]]) -> None:
     """Each task waits for the writers of all elements that it reads, and for no later task than it must."""
     graph, tasks = case
     nodes = {node.name: node for node in graph.nodes}
-    numbers, counts = [], {"cpu": 0, "gpu": 0}
+    numbers = [sum(other.side == task.side for other in tasks[: i + 1]) for i, task in enumerate(tasks)]
     writer = {name: np.full(t.shape, -1) for name, t in graph.tensors.items()}
-    for i, task in enumerate(tasks):
-        counts[task.side] += 1
-        numbers.append(counts[task.side])
-        writer[nodes[task.node].outputs[0]][written_by(graph, nodes[task.node], task)] = i
+    writer |= {name: np.full(c.shape, -1) for name, c in graph.constants.items()}
+    for node in graph.nodes:
+        arrays = [writer[name] if name else None for name in node.inputs]
+        for i, task in enumerate(tasks):
+            for name in node.outputs if task.node == node.name else ():
+                writer[name][written_by(graph, node, task, name)] = i
+        if node.name in graph.placement.free:  # what passes it was written by whoever wrote its inputs
+            node.op.run(arrays, [writer[name] for name in node.outputs])
+        for name, box in in_place(graph, node):
+            writer[node.outputs[0]][box] = writer[name]
     for i, task in enumerate(add_waits(graph, tasks)):
         node = nodes[task.node]
         needed = 0
@@ -533,9 +558,13 @@ def test_waits_against_element_wise_dependencies(case: tuple[Graph, list[Task]])
                 if j >= 0 and tasks[j].side != task.side:
                     needed = max(needed, numbers[j])
                 assert j < i
+        for j, earlier in enumerate(tasks[:i]):
+            user = nodes[earlier.node]
+            if earlier.side != task.side and share_bytes(graph, node.outputs, (*user.inputs, *user.outputs)):
+                needed = max(needed, numbers[j])
         assert task.wait_for >= needed, f"{task} starts before task {needed} of the other side is done"
         # A box of rows holds those between dilated taps as well; linear layers with more dimensions have no boxes.
-        if isinstance(node.op, Conv2d) and node.op.dilation_h == 1:
+        if isinstance(node.op, Conv2d) and node.op.dilation_h == 1 and not graph.placement.links:
             assert task.wait_for == needed, f"{task} needs no more than task {needed}"
 
 
@@ -547,8 +576,19 @@ def test_a_tensor_that_is_input_and_residual_is_waited_for_as_a_whole() -> None:
     skip = Conv2d(1, 8, 4, 4, 8, 1, 1, residual=True)
     nodes = (Node("first", conv, ("x", "w"), ("a",)), Node("second", skip, ("a", "w", "", "a"), ("b",)))
     graph = Graph("skip", nodes, tensors, constants, ("x",), ("b",))
-    tasks = add_waits(graph, layer_tasks(graph, share_choices(graph, "channel", 0.5), TRAITS))
+    tasks = add_waits(graph, layer_tasks(graph, share_choices(graph, "channel", 0.5), {}, TRAITS))
     assert [(t.side, t.node, t.wait_for) for t in tasks[2:]] == [("gpu", "second", 1), ("cpu", "second", 1)]
+
+
+@given(networks())
+def test_plans_of_networks_with_views_are_right(case: tuple[Graph, list[Task]]) -> None:
+    graph, tasks = case
+    plan = assemble(graph, share_choices(graph, "channel", 0.5), None, USE)
+    axes = {task.node: task.axis for task in tasks}
+    layers = {node.name: node.op for node in graph.split_nodes()}
+    units = {name: (op.kind, op.units(axes[name])) for name, op in layers.items() if isinstance(op, SplitOp)}
+    check_plan(plan, graph)
+    check_plan(replace(plan, tasks=tuple(add_waits(graph, tasks)), units=units), graph)
 
 
 @given(networks())

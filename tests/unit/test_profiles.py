@@ -28,7 +28,7 @@ from coexec.api import cost_source
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
 from coexec.errors import ProfileError
 from coexec.experiments.suites import SUITES, load_layers
-from coexec.kernels import KERNEL_BY_NAME
+from coexec.kernels import LAYER_KERNELS
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import SplitOp, stack_columns
@@ -110,7 +110,7 @@ def test_a_short_sample_holds_every_implementation_and_level() -> None:
     made = sample(120)
     assert {variant_for(w.cpu).name for w in made} == set(CPU_BY_NAME)
     kernels = {launch(w.gpu.kind, w.gpu.columns(), DEVICE.traits(1)).names()[0] for w in made}
-    assert kernels == set(KERNEL_BY_NAME)
+    assert kernels == set(LAYER_KERNELS)
     assert {(w.compute_units, w.threads) for w in made} == {(1, 1), (1, 2), (2, 1), (2, 2)}
 
 
@@ -455,7 +455,7 @@ def test_larger_parts_than_measured_still_scale(trained: Path) -> None:
 def test_reported_accuracy_is_of_unseen_parts(trained: Path) -> None:
     reports = Predictors.load(trained).reports
     assert {(r.processor, r.implementation) for r in reports} == (
-        {("cpu", name) for name in CPU_BY_NAME} | {("gpu", name) for name in KERNEL_BY_NAME}
+        {("cpu", name) for name in CPU_BY_NAME} | {("gpu", name) for name in LAYER_KERNELS}
     )
     for report in reports:
         # 1 % of noise was added to each time: nothing that has not seen it can be much below.

@@ -23,14 +23,14 @@ CASES: list[tuple[Machine, int | None, int | None, list[tuple[int, int, bool]]]]
     (CPU_ONLY, 3, None, [(0, 3, True)]),
     (GPU, None, None, [(80, 4, True)]),
     (GPU, 1, 40, [(40, 1, True)]),
-    (EMULATED, None, None, [(1, 3, True), (2, 2, True), (3, 1, True), (4, 4, False)]),
+    (EMULATED, None, None, [(1, 3, True), (2, 2, True), (3, 1, True), (4, 1, False), (0, 4, True)]),
     (EMULATED, 1, None, [(3, 1, True)]),
     (EMULATED, 4, None, [(1, 4, True)]),
     (EMULATED, None, 1, [(1, 3, True)]),
     (EMULATED, None, 4, [(4, 1, True)]),
     (EMULATED, 2, 2, [(2, 2, True)]),
-    (replace(EMULATED, cores=1, compute_units=1), None, None, [(1, 1, False)]),
-    (replace(EMULATED, compute_units=2), None, None, [(1, 3, True), (2, 4, False)]),
+    (replace(EMULATED, cores=1, compute_units=1), None, None, [(1, 1, False), (0, 1, True)]),
+    (replace(EMULATED, compute_units=2), None, None, [(1, 3, True), (2, 2, True), (0, 4, True)]),
 ]
 """Machine, cpu_threads and compute_units as the user fixed them; ways as (units, threads, split)."""
 
@@ -69,7 +69,8 @@ def test_no_side_goes_without_and_none_has_more_than_there_is(
             machine.ways(cpu_threads, compute_units)
         return
     for way in [*machine.ways(cpu_threads, compute_units), machine.fair_way(cpu_threads, compute_units)]:
-        assert 1 <= way.compute_units <= units and 1 <= way.cpu_threads <= cores
+        assert (way.compute_units > 0) <= way.both_sides or not way.split
+        assert 0 <= way.compute_units <= units and 1 <= way.cpu_threads <= cores
         assert cpu_threads in (None, way.cpu_threads) and compute_units in (None, way.compute_units)
         if way.split and cpu_threads is None and compute_units is None and cores > 1:
             assert way.compute_units + way.cpu_threads <= cores

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from coexec.cli.bench_page import save_page
 from coexec.cli.npz import save_arrays
 from coexec.costs import Estimate
 from coexec.errors import CoexecError, InputError, PlanError, ProfileError
@@ -19,6 +20,7 @@ from coexec.profiling.profile_files import write_json
 from coexec.timeline import save_timeline
 
 PLAN = Plan("m", "", "", "", 0, 1, "", (), {}, {}, 0.1, "test", {}, {})
+PAGE = {"environment": {"versions": {}}, "models": [], "layers": [], "noise": None, "summary": [], "notes": []}
 Writer = tuple[Callable[[Path], None], type[CoexecError]]
 """Writes to a path, and what it raises."""
 
@@ -26,6 +28,7 @@ WRITERS: dict[str, Writer] = {
     "plan": (PLAN.save, PlanError),
     "timeline": (lambda p: save_timeline(str(p), Graph("m", (), {}, {}, (), ()), PLAN, Estimate()), InputError),
     "arrays": (lambda p: save_arrays(str(p), {"x": np.zeros(3)}), InputError),
+    "page": (lambda p: save_page(str(p), PAGE), InputError),
     "profile": (lambda p: write_json(p, {"a": 1}), ProfileError),
 }
 
