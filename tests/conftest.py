@@ -1,5 +1,6 @@
 """Parametrises tests over what this machine offers: ``opencl_device`` is each usable OpenCL device in turn,
-``opencl_link`` each of them with each synchronisation strategy that proves itself on it."""
+``opencl_link`` each of them with each synchronisation strategy that proves itself on it, ``kernel_link`` each of them
+with one strategy: for tests of what kernels compute, whose many builds take most of the suite's time."""
 
 from __future__ import annotations
 
@@ -44,7 +45,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-SOURCES = {"opencl_device": (opencl_devices, lambda d: d.id), "opencl_link": (_links, str)}
+def _kernel_links() -> tuple[Any, ...]:
+    return tuple({link.info.id: link for link in reversed(_links())}.values())[::-1]
+
+
+SOURCES = {
+    "opencl_device": (opencl_devices, lambda d: d.id),
+    "opencl_link": (_links, str),
+    "kernel_link": (_kernel_links, str),
+}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -71,4 +80,10 @@ def opencl_device(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="session")
 def opencl_link(request: pytest.FixtureRequest) -> Any:
     """A device and a strategy (``coexec.experiments.conformance.Link``)."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def kernel_link(request: pytest.FixtureRequest) -> Any:
+    """A device and the first strategy that proves itself on it."""
     return request.param

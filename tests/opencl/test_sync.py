@@ -98,22 +98,31 @@ class Chain:
     @contextmanager
     def before_cpu_tasks(self, action: Callable[[int], None]) -> Iterator[None]:
         """Call ``action(number)`` on the host before each CPU task."""
-        executor, steps = self.executor, self.executor._steps
+        executor = self.executor
+        executor.load(self.plan)
+        bound = executor._bound[self.plan.tasks]
+        calls: list[int] = []
 
         def wrap(number: int, routine: Callable[[], None]) -> Callable[[], None]:
             def wrapped() -> None:
+                calls.append(number)
                 action(number)
                 routine()
 
             return wrapped
 
-        executor._steps = [
-            step if step.routine is None else replace(step, routine=wrap(step.number, step.routine)) for step in steps
+        steps = [
+            step if step.routine is None else replace(step, routine=wrap(step.number, step.routine))
+            for step in bound[0]
         ]
+        executor._bound[self.plan.tasks] = (steps, bound[1])  # a run loads the plan again
+        executor.load(self.plan)
         try:
             yield
+            assert calls or all(step.routine is None for step in steps), "the action was never called"
         finally:
-            executor._steps = steps
+            executor._bound[self.plan.tasks] = bound
+            executor.load(self.plan)
 
 
 @pytest.fixture

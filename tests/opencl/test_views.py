@@ -142,7 +142,7 @@ def test_split(opencl_link: Link, name: str) -> None:
     graph, sync = load_graph(model), opened(opencl_link.info, 1, opencl_link.sync)
     assert graph.placement.free
     use, executor = Resources("", "", sync.session.traits, 1, sync.name), Executor(graph, sync, 1)
-    for memory in {id(m): m for m in map(executor.memory, graph.tensors)}.values():
+    for memory in {id(m): m for m in map(executor.tensors.memory, graph.tensors)}.values():
         memory.host[...] = 0xFF
     feeds = random_feeds(graph)
     expected = by_onnxruntime(model, feeds)

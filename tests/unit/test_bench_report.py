@@ -86,7 +86,8 @@ def test_results_that_differ_are_noted_once_per_peer() -> None:
     ]
 
 
-def test_the_tables_show_everything(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tables_show_everything(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     for part in bench_view(DOCUMENT):
         show(part)
     shown = capsys.readouterr().out

@@ -170,12 +170,17 @@ def test_predict_for_a_device_that_is_not_here(folder: Path, profile: Path, tmp_
     plan = document["plan"]
     assert (plan["device"], plan["device_name"], plan["compute_units"]) == ("synthetic:0", "Formula (1)", 1)
     assert result.err == ""
+    turn_us = json.loads((profile / "device.json").read_text())["turn_us"]
     for layer, row in zip(plan["layers"], document["explain"], strict=True):
-        sync_us = 12.5 if layer["cut"] else 0.0  # what the profile says
+        split = layer["cpu_us"] > 0 and layer["gpu_us"] > 0
+        sync_us = 12.5 if split else 0.0  # what the profile says
         assert layer["predicted_us"] == pytest.approx(max(layer["cpu_us"], layer["gpu_us"]) + sync_us)
         others = [row["cpu_only_us"], row["gpu_only_us"]]
         others += [row[key]["predicted_us"] for key in ("best_channel", "best_row") if row[key]]
-        assert row["predicted_us"] == layer["predicted_us"] <= min(others) * 1.002
+        # What is best by itself may lose: changing sides between two layers costs as well.
+        assert row["predicted_us"] == layer["predicted_us"] <= min(others) * 1.002 + 2 * turn_us
+    chosen = sum(row["predicted_us"] for row in document["explain"])
+    assert chosen <= sum(row["cpu_only_us"] for row in document["explain"]) * 1.002
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {e["name"] for e in events if e.get("cat") == "task"} == {task["node"] for task in plan["tasks"]}
 
