@@ -22,7 +22,7 @@ from coexec.backends.opencl import KernelBinder
 from coexec.device import Session
 from coexec.errors import DeviceError, InputError
 from coexec.graph import Graph
-from coexec.layout import Array
+from coexec.layout import Array, copy_into
 from coexec.ops.base import SplitOp
 from coexec.plan import Plan, Task
 from coexec.sync import Launch, Sync
@@ -112,7 +112,7 @@ class Executor:
         check_feeds(self.graph, feeds)
         with self._turn:
             for name in self.graph.inputs:
-                np.copyto(self.tensors.view(name), feeds[name])
+                copy_into(self.tensors.view(name), feeds[name])
             self.run_loaded(record)
             return {name: self.tensors.result(name) for name in self.graph.outputs}
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coexec.errors import InputError
-from coexec.layout import Array, Layout, Shape
+from coexec.layout import SHORT_AXIS, Array, Layout, Shape, copy_into
 
 
 @st.composite
@@ -123,3 +123,21 @@ def test_shapes_that_do_not_fit() -> None:
         Layout((0, 1), pitch=3).size((2, 4))
     with pytest.raises(InputError, match="no strided view"):
         Layout((0, 1), channel_block=4).view(np.zeros(16, np.float32), (2, 4))
+
+
+@given(data=st.data())
+def test_copies_into_any_strides(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, 4))
+    size = st.sampled_from([0, 1, 2, 3, SHORT_AXIS, SHORT_AXIS + 1])
+    shape = tuple(data.draw(st.lists(size, min_size=rank, max_size=rank)))
+    value = permuted(shape, data.draw(st.permutations(range(rank))))
+    value[...] = numbered(shape)
+    target = permuted(shape, data.draw(st.permutations(range(rank))))
+    copy_into(target, value)
+    np.testing.assert_array_equal(target, numbered(shape))
+
+
+def permuted(shape: Shape, order: list[int]) -> Array:
+    """An array of ``shape`` of which ``order`` names the axes from the outermost in memory."""
+    stored = np.zeros([shape[axis] for axis in order], np.float32)
+    return stored.transpose(np.argsort(order)) if order else stored
