@@ -1,6 +1,6 @@
 """Parametrises tests over what this machine offers: ``opencl_device`` is each usable OpenCL device in turn,
-``opencl_link`` each of them with each synchronisation strategy that proves itself on it, ``kernel_link`` each of them
-with one strategy: for tests of what kernels compute, whose many builds take most of the suite's time."""
+``opencl_link`` each of them with each synchronisation strategy that proves itself on it, ``sampled_link`` so many of
+these that each device and each strategy occurs: for tests that take long and are not about handing over."""
 
 from __future__ import annotations
 
@@ -45,14 +45,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
-def _kernel_links() -> tuple[Any, ...]:
-    return tuple({link.info.id: link for link in reversed(_links())}.values())[::-1]
+def _sampled_links() -> tuple[Any, ...]:
+    """One link for each device, with a strategy that no earlier one has if it can; then one for each strategy left."""
+    chosen: list[Any] = []
+    for info in dict.fromkeys(link.info for link in _links()):
+        own = [link for link in _links() if link.info == info]
+        seen = {link.sync for link in chosen}
+        chosen.append(next((link for link in own if link.sync not in seen), own[0]))
+    left = {link.sync: link for link in reversed(_links()) if link.sync not in {c.sync for c in chosen}}
+    return (*chosen, *left.values())
 
 
 SOURCES = {
     "opencl_device": (opencl_devices, lambda d: d.id),
     "opencl_link": (_links, str),
-    "kernel_link": (_kernel_links, str),
+    "sampled_link": (_sampled_links, str),
 }
 
 
@@ -84,6 +91,6 @@ def opencl_link(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="session")
-def kernel_link(request: pytest.FixtureRequest) -> Any:
-    """A device and the first strategy that proves itself on it."""
+def sampled_link(request: pytest.FixtureRequest) -> Any:
+    """A device and one of its strategies; over all of them each device and each strategy occurs."""
     return request.param

@@ -156,8 +156,8 @@ def test_the_table_reaches_every_kernel() -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_kernels(kernel_link: Link, name: str) -> None:
-    one = bench(OPS[name], kernel_link)
+def test_kernels(sampled_link: Link, name: str) -> None:
+    one = bench(OPS[name], sampled_link)
     assert one.sync is not None
     kernels = supported(one.op, one.sync.session.traits)
     assert kernels
@@ -165,25 +165,25 @@ def test_kernels(kernel_link: Link, name: str) -> None:
         run_and_check(one, kernel)
 
 
-def test_norm_of_rows_far_from_zero(kernel_link: Link) -> None:
+def test_norm_of_rows_far_from_zero(sampled_link: Link) -> None:
     """The variance is that around the mean: nothing cancels."""
-    one = bench(RowNorm(5, 1000, bias=True), kernel_link)
+    one = bench(RowNorm(5, 1000, bias=True), sampled_link)
     one.inputs["x"] += 1000
     run_and_check(one, "row_norm_two_pass")
 
 
-def test_attention_to_scores_of_any_size(kernel_link: Link) -> None:
+def test_attention_to_scores_of_any_size(sampled_link: Link) -> None:
     """Exponentials neither overflow nor all vanish."""
     for offset in (-30.0, 30.0):
-        one = bench(Attention(1, 1, 6, 21, 8, 9), kernel_link)
+        one = bench(Attention(1, 1, 6, 21, 8, 9), sampled_link)
         one.inputs["q"][...] = abs(one.inputs["q"])
         one.inputs["k"] += offset
         run_and_check(one, "attention_tile")
 
 
-def test_maximum_of_negative_numbers_and_infinities(kernel_link: Link) -> None:
+def test_maximum_of_negative_numbers_and_infinities(sampled_link: Link) -> None:
     op = pool2d("max", POOL_SHAPES[2], False)
-    one = bench(op, kernel_link)
+    one = bench(op, sampled_link)
     one.inputs["x"][...] = -1e30 - abs(one.inputs["x"])
     one.inputs["x"][:, ::3, ::2] = -np.inf
     one.inputs["x"][:, 1::3, 4:] = np.inf

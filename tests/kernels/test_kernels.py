@@ -151,8 +151,8 @@ def test_the_table_reaches_every_variant() -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_kernels(kernel_link: Link, name: str) -> None:
-    op, sync = OPS[name], open_link(kernel_link)
+def test_kernels(sampled_link: Link, name: str) -> None:
+    op, sync = OPS[name], open_link(sampled_link)
     bench = Bench(op, sync)
     for share in shares(op):
         part = op.part(share.axis, share.start, share.stop).op
@@ -162,10 +162,10 @@ def test_kernels(kernel_link: Link, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
-def test_activations_in_kernels(kernel_link: Link, kind: str) -> None:
+def test_activations_in_kernels(sampled_link: Link, kind: str) -> None:
     """Full vectors and a remainder, over values on both sides of every bend."""
     op = Linear(1, 4, 37, bias=True, activation=activation(kind))
-    bench = Bench(op, open_link(kernel_link))
+    bench = Bench(op, open_link(sampled_link))
     bench.inputs["x"] *= 4
     share = Share("channel", 0, 37)
     bench.run([task("gpu", share, "linear_tile")])
@@ -193,9 +193,9 @@ def test_activations_in_cpu_routines(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_both_sides_make_up_the_layer(kernel_link: Link, name: str) -> None:
+def test_both_sides_make_up_the_layer(sampled_link: Link, name: str) -> None:
     """Every kernel for the first units beside every CPU routine for the rest."""
-    op, sync = OPS[name], open_link(kernel_link)
+    op, sync = OPS[name], open_link(sampled_link)
     bench = Bench(op, sync)
     for axis in op.axes:
         cut = op.units(axis) // op.step(axis) // 2 * op.step(axis)

@@ -32,9 +32,9 @@ def test_a_short_profile_can_be_resumed(info: DeviceInfo, tmp_path: Path) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        profile(info.id, folder, budget_s=60, progress=until_some_points)
+        profile(info.id, folder, budget_s=30, progress=until_some_points)
     rows = read_measurements(folder)
-    assert seen[-1].points == len(rows) >= 4 and seen[-1].budget_s == 60
+    assert seen[-1].points == len(rows) >= 4 and seen[-1].budget_s == 30
     record = DeviceRecord.load(folder)
     assert (record.device_name, record.driver, record.emulated_gpu) == (info.name, info.driver, info.emulated_gpu)
     assert record.sync and record.sync_us >= 0
@@ -47,7 +47,7 @@ def test_a_short_profile_can_be_resumed(info: DeviceInfo, tmp_path: Path) -> Non
         journal.write(b"9,gpu,lin")
 
     with pytest.raises(KeyboardInterrupt):
-        profile(info.id, folder, budget_s=60, resume=True, progress=until_some_points)
+        profile(info.id, folder, budget_s=30, resume=True, progress=until_some_points)
     after = read_measurements(folder)
     assert len(after) >= len(rows) + 4
     done = profile(info.id, folder, budget_s=0.1, resume=True)

@@ -62,12 +62,12 @@ def check_validation(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
-def test_validation_of_layers(opencl_link: Link) -> None:
+def test_validation_of_layers(sampled_link: Link) -> None:
     calls: list[tuple[int, int, str]] = []
     document = validate_layers(
         LAYERS,
-        device=opencl_link.info.id,
-        sync=opencl_link.sync,
+        device=sampled_link.info.id,
+        sync=sampled_link.sync,
         step=32,
         seconds_per_layer=0.3,
         progress=lambda *call: calls.append(call),
@@ -76,14 +76,14 @@ def test_validation_of_layers(opencl_link: Link) -> None:
     assert [row["name"] for row in document["layers"]] == ["dense", "conv"]
     positive(document["mape"], "cpu", "gpu")
     assert calls == [(0, 2, "dense"), (1, 2, "conv"), (2, 2, "done")]
-    assert document["environment"]["sync"] == opencl_link.sync
+    assert document["environment"]["sync"] == sampled_link.sync
     # Both exclusive choices; channels at 32, 64, 96 of 128; no row at 32 of 8; and the choice itself.
     assert document["layers"][0]["candidates"] in (5, 6)
 
 
-def test_validation_of_a_measured_choice(opencl_link: Link) -> None:
+def test_validation_of_a_measured_choice(sampled_link: Link) -> None:
     document = validate_layers(
-        LAYERS[:1], device=opencl_link.info.id, profile="measure", seconds_per_layer=0.3, step=64
+        LAYERS[:1], device=sampled_link.info.id, profile="measure", seconds_per_layer=0.3, step=64
     )
     check_validation(document)
     assert document["mape"] == {"cpu": None, "gpu": None}
@@ -91,9 +91,9 @@ def test_validation_of_a_measured_choice(opencl_link: Link) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
-def test_validation_of_a_model(opencl_link: Link) -> None:
+def test_validation_of_a_model(sampled_link: Link) -> None:
     model = layer_model(LAYERS[1].op, copies=3)
-    document = validate_model(model, device=opencl_link.info.id, sync=opencl_link.sync, step=32, seconds_per_layer=0.3)
+    document = validate_model(model, device=sampled_link.info.id, sync=sampled_link.sync, step=32, seconds_per_layer=0.3)
     check_validation(document)
     assert [row["count"] for row in document["layers"]] == [3]
     end = document["end_to_end"]
@@ -101,8 +101,8 @@ def test_validation_of_a_model(opencl_link: Link) -> None:
     assert end["best_found_ms"] <= min(end["plan_ms"], end["cpu_ms"], end["gpu_ms"], end["per_layer_ms"])
 
 
-def test_grid_covers_both_axes(opencl_link: Link) -> None:
-    setting = open_setting(opencl_link.info.id, sync=opencl_link.sync)
+def test_grid_covers_both_axes(sampled_link: Link) -> None:
+    setting = open_setting(sampled_link.info.id, sync=sampled_link.sync)
     op = Conv2d(1, 8, 20, 9, 640, 3, 3, 1, 1, 1, 1, 1, 1, groups=2)
     found = {axis: [c.cut for c in grid(op, setting, None, 17)[2:] if c.axis == axis] for axis in op.axes}
     assert found == {"channel": [320], "row": list(np.unique(np.linspace(1, 19, 17).astype(int)))}
@@ -117,14 +117,14 @@ def check_shown(document: dict[str, Any]) -> None:
     ElementTree.fromstring(bench_page(document).partition("\n")[2])
 
 
-def test_benchmark_of_layers(opencl_link: Link) -> None:
+def test_benchmark_of_layers(sampled_link: Link) -> None:
     for threads in sorted({1, min(2, cpu_cores())}):
         document = bench_layers(
             LAYERS,
             peers=["numpy", "onnxruntime"],
             threads=threads,
-            device=opencl_link.info.id,
-            sync=opencl_link.sync,
+            device=sampled_link.info.id,
+            sync=sampled_link.sync,
             effort=Effort(2, 0.1),
         )
         assert json.loads(json.dumps(document)) == document
@@ -135,7 +135,7 @@ def test_benchmark_of_layers(opencl_link: Link) -> None:
             positive(row["peers"], "numpy", "onnxruntime")
             assert 1 < row["speedup_cap"] <= 2
             assert row["speedup"] == pytest.approx(min(row["cpu_us"], row["gpu_us"]) / row["coexec_us"])
-            assert (row["gpu_all_cores_us"] is None) == (threads == 1 or not opencl_link.info.emulated_gpu)
+            assert (row["gpu_all_cores_us"] is None) == (threads == 1 or not sampled_link.info.emulated_gpu)
             best = min(row["peers"], key=lambda name: row["peers"][name])
             assert (row["best_peer"], row["best_peer_us"]) == (best, row["peers"][best])
             assert row["ratio"] == pytest.approx(row["best_peer_us"] / row["coexec_us"])
@@ -149,18 +149,18 @@ def test_benchmark_of_layers(opencl_link: Link) -> None:
         assert document["notes"] == [] and document["noise"] >= 0
         check_shown(document)
         environment = document["environment"]
-        assert environment["device"] == opencl_link.info.id and environment["driver"]
+        assert environment["device"] == sampled_link.info.id and environment["driver"]
         assert environment["versions"]["onnxruntime"] and environment["peer_threads"] == threads
-        assert environment["compute_units"] == environment["cpu_threads"] == 1 or not opencl_link.info.emulated_gpu
+        assert environment["compute_units"] == environment["cpu_threads"] == 1 or not sampled_link.info.emulated_gpu
 
 
 @pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
-def test_benchmark_of_models(opencl_link: Link) -> None:
+def test_benchmark_of_models(sampled_link: Link) -> None:
     model = zoo.build("squeezenet", image_size=64)
     document = bench_models(
         [model],
-        device=opencl_link.info.id,
-        sync=opencl_link.sync,
+        device=sampled_link.info.id,
+        sync=sampled_link.sync,
         effort=Effort(2, 0.1),
         peers=["numpy", "onnxruntime"],
     )
@@ -170,7 +170,7 @@ def test_benchmark_of_models(opencl_link: Link) -> None:
     positive(row, "coexec_ms", "split_ms", "cpu_ms", "gpu_ms", "ratio", "split_ratio", "speedup")
     # With one core, only one side has it; the split beside it has one core for each.
     alone = ["all cores for the GPU side", "all cores for the CPU side"]
-    assert row["way"] in (alone if opencl_link.info.emulated_gpu else ["cpu + gpu"])
+    assert row["way"] in (alone if sampled_link.info.emulated_gpu else ["cpu + gpu"])
     assert row["best_peer"] == "onnxruntime" and row["best_peer_ms"] == row["peers"]["onnxruntime"]
     assert [group["of"] for group in document["summary"]] == ["models"]
     check_shown(document)

@@ -136,10 +136,10 @@ def test_in_float64() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_split(opencl_link: Link, name: str) -> None:
+def test_split(sampled_link: Link, name: str) -> None:
     """At every share and axis, twice, on memory full of NaN, which a plan that leaves something out shows."""
     model = MODELS[name]()
-    graph, sync = load_graph(model), opened(opencl_link.info, 1, opencl_link.sync)
+    graph, sync = load_graph(model), opened(sampled_link.info, 1, sampled_link.sync)
     assert graph.placement.free
     use, executor = Resources("", "", sync.session.traits, 1, sync.name), Executor(graph, sync, 1)
     for memory in {id(m): m for m in map(executor.tensors.memory, graph.tensors)}.values():
@@ -155,11 +155,11 @@ def test_split(opencl_link: Link, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_built_from_a_plan(opencl_link: Link, name: str) -> None:
+def test_built_from_a_plan(sampled_link: Link, name: str) -> None:
     """The way that ``partition`` goes, with a plan whose layers are cut in halves."""
-    model, info = MODELS[name](), opencl_link.info
+    model, info = MODELS[name](), sampled_link.info
     graph = load_graph(model)
-    use = Resources(info.id, info.name_and_driver, info.traits(1), 1, opencl_link.sync)
+    use = Resources(info.id, info.name_and_driver, info.traits(1), 1, sampled_link.sync)
     plan = assemble(graph, share_choices(graph, "channel", 0.5), None, use)
     assert {task.side for task in plan.tasks} == {"cpu", "gpu"}
     feeds = random_feeds(graph)
@@ -168,9 +168,9 @@ def test_built_from_a_plan(opencl_link: Link, name: str) -> None:
 
 @given(case=networks())
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_random_networks(opencl_link: Link, case: tuple[Graph, list[Task]]) -> None:
+def test_random_networks(sampled_link: Link, case: tuple[Graph, list[Task]]) -> None:
     graph, tasks = case
-    executor, feeds = Executor(graph, opened(opencl_link.info, 1, opencl_link.sync), 1), random_feeds(graph)
+    executor, feeds = Executor(graph, opened(sampled_link.info, 1, sampled_link.sync), 1), random_feeds(graph)
     # Kernels are left open: the strategy chose them for another device.
     executor.load(Plan("", "", "", "", 0, 1, "", tuple(add_waits(graph, tasks)), {}, {}, 0.0, "", {}, {}))
     got, expected = executor.run(feeds), evaluate(graph, feeds)
