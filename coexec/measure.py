@@ -25,6 +25,8 @@ from coexec.sync import Sync
 FOOTPRINT_BYTES = 48 << 20
 """The copies together should not fit into the caches that a core has to itself."""
 MAX_COPIES = 24
+REST_S = 0.1
+"""Threads of OpenBLAS (0.3) and onnxruntime (1.32) spin for so long after their last work, on any core."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from coexec.costs import Estimate, unsplit_kernel_us, unsplit_op_us
 from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
-from coexec.measure import LayerRig, Timing, interleaved
+from coexec.measure import REST_S, LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, DeviceOp, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
@@ -68,6 +68,7 @@ def measured_plan(
     def plan_for(way: Way) -> Plan:
         nonlocal done
         use = machine.resources(way, sync)
+        time.sleep(REST_S if info.emulated_gpu else 0.0)  # the threads of the way before
         link = opened(info, way.compute_units, sync) if way.compute_units else None
         choices: dict[str, Choice] = {}
         for op, names in distinct.items():

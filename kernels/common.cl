@@ -34,13 +34,15 @@ typedef COEXEC_CAT(float, VW) vec;
 #define COEXEC_KERNEL __kernel __attribute__((reqd_work_group_size(1, 1, 1))) __attribute__((vec_type_hint(vec)))
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
+/* fmax and fmin would turn NaN into a number, and hide that something went wrong. */
 inline vec activate(vec x, float alpha, float beta) {
 #if ACTIVATION == 1
-  return fmax(x, (vec)(0.0f));
+  return x < (vec)(0.0f) ? (vec)(0.0f) : x;
 #elif ACTIVATION == 2
-  return fmin(fmax(x, (vec)(alpha)), (vec)(beta));
+  const vec low = x < (vec)(alpha) ? (vec)(alpha) : x;
+  return low > (vec)(beta) ? (vec)(beta) : low;
 #elif ACTIVATION == 3
-  return select(x, x * alpha, isless(x, (vec)(0.0f)));
+  return x < (vec)(0.0f) ? x * alpha : x;
 #elif ACTIVATION == 4
   return 1.0f / (1.0f + exp(-x));
 #elif ACTIVATION == 5

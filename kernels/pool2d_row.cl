@@ -12,7 +12,14 @@
 #ifndef KW
 #define KW 3
 #endif
-#define JOIN(total, v) (AVERAGE ? (total) + (v) : fmax(total, v))
+#if AVERAGE
+#define JOIN(total, v) ((total) + (v))
+#else
+#define JOIN(total, v) maximum(total, v)
+#endif
+
+/* NaN if either is. */
+inline vec maximum(vec a, vec b) { return b > a || b != b ? b : a; }
 
 /* First and end of the taps from `start` on, `dilation` apart, that lie in [low, high). */
 inline int2 taps_inside(int start, int taps, int dilation, int low, int high) {

@@ -33,7 +33,7 @@ from coexec.experiments.setting import (
 )
 from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
-from coexec.measure import LayerRig, interleaved
+from coexec.measure import REST_S, LayerRig, interleaved
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
 from coexec.progress import Progress, quiet
@@ -45,8 +45,6 @@ MODEL_SUITE = ("resnet18", "resnet50", "vgg16", "mobilenet_v2", "inception_v3", 
 
 SETTLING_S = 0.005
 """Untimed runs take so long at least."""
-IDLE_S = 0.1
-"""Rest before them: onnxruntime's second thread spins for tens of milliseconds after its last run (1.32)."""
 
 Timer = Callable[[], float]
 
@@ -320,7 +318,7 @@ def _settled(timer: Timer, threads: int) -> Timer:
 
     def timed() -> float:
         if threads > 1:
-            time.sleep(IDLE_S)
+            time.sleep(REST_S)
         until = time.perf_counter() + SETTLING_S
         timer()
         while time.perf_counter() < until:

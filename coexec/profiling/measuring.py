@@ -1,7 +1,7 @@
 """Measures a device into a profile folder: parts of layers on each side alone, and what a hand-over costs.
 
-Every step takes the next workload of `coexec.profiling.workloads` and measures it on both sides, interleaved, with cold
-weights (`coexec.measure`). Results are appended as they come, so an interrupted profile is a fair, smaller one.
+Every step takes the next workload of `coexec.profiling.workloads` and measures it on both sides, with cold weights
+(`coexec.measure`). Results are appended as they come, so an interrupted profile is a fair, smaller one.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
@@ -25,7 +26,7 @@ from coexec.errors import DeviceError, InputError, ProfileError
 from coexec.kernels import LAYER_KERNELS
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
-from coexec.measure import LayerRig, Timing, interleaved
+from coexec.measure import REST_S, LayerRig, Timing, interleaved
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.linear import Linear
 from coexec.plan import Plan, Task
@@ -53,6 +54,8 @@ SYNC_SHARE = 0.08
 """Share of the budget that sync costs may take, at most."""
 SYNC_ROUNDS = 24
 """Hand-over measurements wanted in all."""
+BUSY_LOAD = 0.5
+"""Load average per core from which other work is likely to slow down what is measured."""
 MAX_FAILURES = 3
 """Workloads in a row that the device may refuse before the profile gives up."""
 
@@ -117,6 +120,13 @@ def profile(
     if info is None:
         raise DeviceError("no usable OpenCL device to profile; `coexec devices` says what was found")
     folder = _folder(Path(out_dir), resume)
+    load = os.getloadavg()[0]
+    if load > BUSY_LOAD * cpu_cores():
+        warnings.warn(
+            f"this machine is busy (load average {load:.1f} on {cpu_cores()} cores), and what is measured beside other "
+            "work misleads: stop that and start anew",
+            stacklevel=2,
+        )
     run = _Run(info, folder, time.perf_counter(), budget_s, progress)
     with (
         Journal(folder / MEASUREMENTS, HEADER, resume) as measurements,
@@ -127,7 +137,7 @@ def profile(
         run.bench = Bench(info, sync, record.compute_units)
         session: SessionRecord = {
             "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "load": os.getloadavg()[0],
+            "load": load,
         }
         record = replace(record, sync=run.bench.sync_name)
         record = _with_sync_cost(run, record, sync_costs)
@@ -178,13 +188,19 @@ class Bench:
         return self._syncs[compute_units]
 
     def measure(self, workload: Workload) -> tuple[Timing, Timing]:
-        """The GPU's and the CPU's part, each alone, interleaved."""
+        """The GPU's and the CPU's part, each alone.
+
+        One after the other, not in turn: the CPU side's further threads spin on for a while after each run, and
+        would halve the speed of a GPU that is emulated on the same cores.
+        """
         sync = self.sync(workload.compute_units)
         gpu = LayerRig(workload.gpu, sync, 1).timer(_all_of(workload.gpu))
         cpu = LayerRig(workload.cpu, sync, workload.threads).timer(Choice("channel", 0))
-        gpu_timing, cpu_timing = interleaved(
-            [gpu, cpu], warm_up_s=0.02, min_rounds=5, max_rounds=15, budget_s=0.3, seed=workload.sample
+        (gpu_timing,), (cpu_timing,) = (
+            interleaved([timer], warm_up_s=0.02, min_rounds=5, max_rounds=15, budget_s=0.15) for timer in (gpu, cpu)
         )
+        if workload.threads > 1:
+            time.sleep(REST_S)
         return gpu_timing, cpu_timing
 
 

@@ -181,12 +181,13 @@ def test_attention_to_scores_of_any_size(sampled_link: Link) -> None:
         run_and_check(one, "attention_tile")
 
 
-def test_maximum_of_negative_numbers_and_infinities(sampled_link: Link) -> None:
+def test_maximum_of_negative_numbers_infinities_and_what_is_no_number(sampled_link: Link) -> None:
     op = pool2d("max", POOL_SHAPES[2], False)
     one = bench(op, sampled_link)
     one.inputs["x"][...] = -1e30 - abs(one.inputs["x"])
     one.inputs["x"][:, ::3, ::2] = -np.inf
     one.inputs["x"][:, 1::3, 4:] = np.inf
+    one.inputs["x"][:, 2, 2] = np.nan
     one.run([Task("gpu", "layer", "none", 0, 1, "pool2d_row", 0)])
     inputs, output = one.canonical()
     np.testing.assert_array_equal(output, op.reference(inputs).astype(np.float32))

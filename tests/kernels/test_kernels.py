@@ -192,6 +192,18 @@ def test_activations_in_cpu_routines(kind: str) -> None:
     bench.check_share(share)
 
 
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("side", ["gpu", "cpu"])
+def test_not_a_number_stays_so(sampled_link: Link, kind: str, side: Side) -> None:
+    """A fault upstream must not come out as a number, nor reach what does not depend on it."""
+    bench = Bench(Linear(6, 4, 37, bias=True, activation=activation(kind)), open_link(sampled_link))
+    bench.inputs["x"][2, 1] = np.nan
+    share = Share("channel", 0, 37)
+    bench.run([task(side, share, "linear_tile" if side == "gpu" else "numpy_matmul")])
+    output = bench.canonical()[1]
+    np.testing.assert_array_equal(np.isnan(output), np.arange(6)[:, None] == np.full(37, 2))
+
+
 @pytest.mark.parametrize("name", OPS)
 def test_both_sides_make_up_the_layer(sampled_link: Link, name: str) -> None:
     """Every kernel for the first units beside every CPU routine for the rest."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import os
 from pathlib import Path
 
 import pytest
 
 from coexec.backends.cpu import CPU_BY_NAME
-from coexec.device import DeviceInfo, find_devices
+from coexec.device import DeviceInfo, cpu_cores, find_devices
 from coexec.errors import DeviceError, ProfileError
 from coexec.kernels import LAYER_KERNELS
 from coexec.profiling.measuring import Progress, profile
@@ -79,6 +80,14 @@ def test_another_devices_profile_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(ProfileError, match="was measured with driver 'other"):
         profile(DEVICES[0].id, folder, budget_s=1, resume=True)
     assert (folder / MEASUREMENTS).read_bytes() == before
+
+
+@needs_device
+def test_a_busy_machine_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (cpu_cores() + 0.5, 0.0, 0.0))
+    with pytest.warns(UserWarning, match="busy"):
+        profile(DEVICES[0].id, tmp_path / "p", budget_s=0.1)
+    assert DeviceRecord.load(tmp_path / "p").sessions[0]["load"] == cpu_cores() + 0.5
 
 
 def test_unknown_devices_and_budgets_are_refused(tmp_path: Path) -> None:

@@ -93,7 +93,9 @@ def test_validation_of_a_measured_choice(sampled_link: Link) -> None:
 @pytest.mark.filterwarnings("ignore:no profile fits", "ignore:profile .* fits only nearly")
 def test_validation_of_a_model(sampled_link: Link) -> None:
     model = layer_model(LAYERS[1].op, copies=3)
-    document = validate_model(model, device=sampled_link.info.id, sync=sampled_link.sync, step=32, seconds_per_layer=0.3)
+    document = validate_model(
+        model, device=sampled_link.info.id, sync=sampled_link.sync, step=32, seconds_per_layer=0.3
+    )
     check_validation(document)
     assert [row["count"] for row in document["layers"]] == [3]
     end = document["end_to_end"]
