@@ -15,7 +15,7 @@ from coexec.kernels import LAYER_KERNELS
 from coexec.profiling.measuring import Progress, profile
 from coexec.profiling.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
 
-pytestmark = pytest.mark.opencl
+pytestmark = [pytest.mark.opencl, pytest.mark.filterwarnings("ignore:this machine is busy")]
 
 DEVICES = [d for d in find_devices() if d.usable]
 needs_device = pytest.mark.skipif(not DEVICES, reason="no usable OpenCL device here")
