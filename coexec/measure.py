@@ -27,6 +27,8 @@ FOOTPRINT_BYTES = 48 << 20
 MAX_COPIES = 24
 REST_S = 0.1
 """Threads of OpenBLAS (0.3) and onnxruntime (1.32) spin for so long after their last work, on any core."""
+SETTLING_S = 0.005
+"""Untimed runs before a settled one take so long at least."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,24 @@ def interleaved(
         for i in rng.permutation(len(timers)):
             samples[i].append(timers[i]())
     return [summary(values) for values in samples]
+
+
+def settled(timer: Callable[[], float], threads: int) -> Callable[[], float]:
+    """The timer, but after untimed runs, and not before what ran before has stopped spinning.
+
+    ``threads`` is the most that anything timed in turn with it has; with 1 nothing spins on.
+    """
+
+    def timed() -> float:
+        if threads > 1:
+            time.sleep(REST_S)
+        until = time.perf_counter() + SETTLING_S
+        timer()
+        while time.perf_counter() < until:
+            timer()
+        return timer()
+
+    return timed
 
 
 def summary(values: Sequence[float]) -> Timing:

@@ -33,7 +33,7 @@ from coexec.experiments.setting import (
 )
 from coexec.experiments.suites import NamedLayer
 from coexec.graph import Graph
-from coexec.measure import REST_S, LayerRig, interleaved
+from coexec.measure import LayerRig, interleaved, settled
 from coexec.plan import Plan
 from coexec.planner import Resources, assemble, share_choices
 from coexec.progress import Progress, quiet
@@ -42,9 +42,6 @@ from coexec.ways import Machine, Way
 
 MODEL_SUITE = ("resnet18", "resnet50", "vgg16", "mobilenet_v2", "inception_v3", "squeezenet", "vit_b32")
 """Networks of ``coexec.zoo`` that stand for their kind."""
-
-SETTLING_S = 0.005
-"""Untimed runs take so long at least."""
 
 Timer = Callable[[], float]
 
@@ -313,24 +310,9 @@ def _timer(run: Run, layers: int = 1) -> Timer:
     return timed
 
 
-def _settled(timer: Timer, threads: int) -> Timer:
-    """Times a run after untimed ones, and not before the threads of whatever ran before have stopped spinning."""
-
-    def timed() -> float:
-        if threads > 1:
-            time.sleep(REST_S)
-        until = time.perf_counter() + SETTLING_S
-        timer()
-        while time.perf_counter() < until:
-            timer()
-        return timer()
-
-    return timed
-
-
 def _medians(timers: Mapping[str, Timer], effort: Effort, threads: int) -> dict[str, float]:
     timings = interleaved(
-        [_settled(timer, threads) for timer in timers.values()],
+        [settled(timer, threads) for timer in timers.values()],
         min_rounds=effort.rounds,
         max_rounds=max(effort.rounds, 60),
         budget_s=effort.seconds,

@@ -11,12 +11,12 @@ from typing import Any
 from coexec.api import load_graph
 from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
-from coexec.experiments.network_timing import random_feeds
+from coexec.experiments.network_timing import plan_timer, random_feeds
 from coexec.experiments.reference_check import Check, check_against_onnxruntime
 from coexec.experiments.setting import ideal_us, only_cpu, only_gpu
 from coexec.graph import Graph
 from coexec.layout import Array
-from coexec.measure import LayerRig, interleaved
+from coexec.measure import LayerRig, interleaved, settled
 from coexec.ops.base import SplitOp
 from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
@@ -119,7 +119,7 @@ def measure_network(planned: Planned, link: Sync | None, feeds: Feeds, sync: str
             whole = Machine.here(info).resources(Way("all cores", units, 1), sync)
             executor = Executor(graph, opened(info, units, sync), 1)
             ways["gpu_all_cores_ms"] = (executor, assemble(graph, gpu_choices, None, whole))
-    timers = [_network_timer(executor, way, feeds) for executor, way in ways.values()]
+    timers = [settled(plan_timer(executor, way, feeds), cores) for executor, way in ways.values()]
     timings = interleaved(timers, warm_up_s=0.5, min_rounds=3, max_rounds=40, budget_s=NETWORK_S)
     ms: dict[str, float | None] = {name: t.median_us / 1e3 for name, t in zip(ways, timings, strict=True)}
     ms.setdefault("gpu_ms", None)
@@ -161,20 +161,6 @@ def _side_timer(rig: LayerRig, choice: Choice, use: Resources, side: Side) -> Ca
         start = time.perf_counter()
         rig.executor.run_loaded()
         return (time.perf_counter() - start) / rig.copies * 1e6
-
-    return run
-
-
-def _network_timer(executor: Executor, plan: Plan, feeds: Feeds) -> Callable[[], float]:
-    """A function that makes the plan current and gives the microseconds of its second run: its data is then in
-    the caches that the other plans have just filled with theirs."""
-
-    def run() -> float:
-        executor.load(plan)
-        executor.run(feeds)
-        start = time.perf_counter()
-        executor.run(feeds)
-        return (time.perf_counter() - start) * 1e6
 
     return run
 

@@ -107,15 +107,18 @@ def profile(
     sync: str | None = None,
     seed: int = 0,
 ) -> Summary:
-    """Measure ``device_id`` (None: the best device) into ``out_dir`` for about ``budget_s`` seconds.
+    """Measure ``device_id`` into ``out_dir`` for about ``budget_s`` seconds.
 
-    An interrupted profile is valid; ``resume`` adds to it. Raises ProfileError if the folder exists and
-    ``resume`` is not set, or belongs to another device; DeviceError if the device is missing or fails.
+    None is the device of the profile that is resumed, or else the best one. An interrupted profile is valid;
+    ``resume`` adds to it. Raises ProfileError if the folder exists and ``resume`` is not set, or belongs to another
+    device; DeviceError if the device is missing or fails.
     """
     if not budget_s > 0:
         raise ProfileError(f"the budget is {budget_s} s; it must be longer than 0")
     if device_id == CPU_ONLY:
         raise InputError("a profile is of an OpenCL device beside the CPU; name one, or leave out --device")
+    if device_id is None and resume and (Path(out_dir) / DEVICE).exists():
+        device_id = DeviceRecord.load(Path(out_dir)).device_id
     info = find_device(device_id)
     if info is None:
         raise DeviceError("no usable OpenCL device to profile; `coexec devices` says what was found")
