@@ -128,6 +128,7 @@ def build(graph: Graph, plan: Plan) -> Model:
         raise PlanError(
             f"the plan uses {plan.cpu_threads} CPU threads, this process may use {cpu_cores()} cores; make it again"
         )
+    _check_cpu_device(plan)
     if plan.device == "":
         return Model(graph, plan, Executor(graph, None, plan.cpu_threads))
     try:
@@ -145,6 +146,22 @@ def build(graph: Graph, plan: Plan) -> Model:
         )
     sync = opened(info, plan.compute_units, plan.sync or None)
     return Model(graph, plan, Executor(graph, sync, plan.cpu_threads))
+
+
+def _check_cpu_device(plan: Plan) -> None:
+    """PlanError unless the device that runs the CPU side's kernels is here."""
+    if not plan.cpu_device:
+        return
+    try:
+        info = find_device(plan.cpu_device)
+    except DeviceError as error:
+        raise PlanError(f"the plan runs the CPU side's kernels on a device that is not here: {error}") from error
+    assert info is not None
+    if info.name_and_driver != plan.cpu_device_name:
+        raise PlanError(
+            f"the plan's kernels for the CPU side were chosen for {plan.cpu_device_name!r}, {plan.cpu_device} is "
+            f"{info.name_and_driver!r} here; make it again"
+        )
 
 
 def best_plan(

@@ -32,6 +32,9 @@ class OpCosts(Protocol):
     def sync_us(self) -> float:
         """What a hand-over adds where both sides run at once."""
 
+    def slowdown(self) -> float:
+        """By which share either side is slower while the other runs."""
+
     def turn_us(self) -> float:
         """What it takes to go on with the other side where both use the same cores in turn."""
 
@@ -43,7 +46,13 @@ class CostSource(OpCosts, Protocol):
         """Each part on the GPU side."""
 
     def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
-        """Each part on the CPU side."""
+        """Each part on the CPU side by NumPy."""
+
+    def cpu_kernel_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        """Each part on the CPU side by a kernel."""
+
+    def knows_cpu_kernels(self, threads: int) -> bool:
+        """Whether ``cpu_kernel_us`` can tell for so many threads."""
 
 
 class Estimate:
@@ -70,8 +79,17 @@ class Estimate:
         matmul = SPLIT_OPS[kind].matmul(columns)
         return np.asarray(matmul.flops / rate + matmul.traffic_bytes / (self.memory_gb_s * 1e3))
 
+    def cpu_kernel_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        return self.gpu_us(kind, columns, traits)
+
+    def knows_cpu_kernels(self, threads: int) -> bool:
+        return True
+
     def sync_us(self) -> float:
         return 10.0
+
+    def slowdown(self) -> float:
+        return 0.0
 
     def turn_us(self) -> float:
         return 40.0

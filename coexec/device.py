@@ -1,7 +1,8 @@
 """OpenCL devices: discovery, what they are known to do, a short self-test, and an open session.
 
 The machine has one CPU side and, per OpenCL device, one GPU side. A CPU-type OpenCL device can stand in
-for a GPU (emulated): it then gets some of the cores, and the CPU side the rest.
+for a GPU (emulated): it then gets some of the cores, and the CPU side the rest. One can also run kernels for the
+CPU side.
 """
 
 from __future__ import annotations
@@ -10,18 +11,26 @@ import os
 import platform as host_platform
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from coexec import kernel_cache, opencl_runtime
+from coexec.documents import Workers
 from coexec.errors import DeviceError
 from coexec.kernels import source
 from coexec.kernels.variant import GpuTraits
+
+ON_CALLER_EXTENSION, ON_CALLER = "cl_intel_exec_by_local_thread", 1 << 31
+"""A queue with this property runs each kernel on the thread that enqueues it, within the call."""
+
+VectorWidth = Annotated[int, Meta(ge=1, le=16)]
+VectorRegisters = Annotated[int, Meta(ge=1, le=1024)]
 
 SELF_TEST = """
 __kernel void self_test(__global const int* a, __global int* b) {
@@ -41,6 +50,7 @@ class DeviceInfo:
         svm_capabilities: bit field of the OpenCL specification (0xa: fine-grained buffers with atomics).
         usable: whether the self-test passed; ``reason`` says why not.
         handle: the pyopencl device.
+        runs_on_caller: whether it can run kernels on the thread that enqueues them.
     """
 
     id: str
@@ -53,6 +63,7 @@ class DeviceInfo:
     usable: bool
     reason: str
     handle: Any = field(repr=False, compare=False)
+    runs_on_caller: bool = False
 
     @property
     def emulated_gpu(self) -> bool:
@@ -69,12 +80,53 @@ class DeviceInfo:
         """Whether it has fine-grained SVM buffers with atomics, by what it says of itself."""
         return self.svm_capabilities & 0xA == 0xA
 
+    @property
+    def svm_system(self) -> bool:
+        """Whether its kernels take any of the host's addresses, by what it says of itself."""
+        return self.svm_capabilities & 0x4 != 0
+
     def traits(self, compute_units: int) -> GpuTraits:
         """What the launch rules need to know when ``compute_units`` of it are used."""
         width = int(self.handle.native_vector_width_float)
         width = max(1, min(width, 16))
         many = width == 16 or host_platform.machine() not in ("x86_64", "AMD64")
         return GpuTraits(compute_units, width, 32 if many else 16, self.type == "cpu")
+
+
+@dataclass(frozen=True)
+class CpuKernels:
+    """An OpenCL device on which the CPU side can run kernels, beside its NumPy routines. Profiles keep it as it is.
+
+    Attributes:
+        device, device_name: its id, and its name with its driver.
+        threads: the numbers of CPU threads with which the CPU side can have it.
+        vector_width, vector_registers: the device's traits that the launch rules read.
+    """
+
+    device: Annotated[str, Meta(min_length=1)]
+    device_name: str
+    threads: Annotated[tuple[Workers, ...], Meta(min_length=1)]
+    vector_width: VectorWidth
+    vector_registers: VectorRegisters
+
+    def traits(self, threads: int) -> GpuTraits | None:
+        """The launch rules' view of it where the CPU side has so many threads; None if it can't have the device."""
+        return GpuTraits(threads, self.vector_width, self.vector_registers, True) if threads in self.threads else None
+
+
+def cpu_kernels(gpu: DeviceInfo) -> CpuKernels | None:
+    """What runs the CPU side's kernels beside ``gpu``; None if nothing can.
+
+    Beside an emulated GPU the driver must leave its own workers out of it, since those disturb the GPU side's: one
+    thread, that which enqueues. Beside a real one the device has all the threads of the CPU side.
+    """
+    found = [d for d in find_devices() if d.usable and d.type == "cpu" and (d.runs_on_caller or not gpu.emulated_gpu)]
+    if not found:
+        return None
+    best = min(found, key=lambda d: (not d.runs_on_caller, not d.svm_system))
+    threads = (1,) if gpu.emulated_gpu else tuple(range(1, min(best.compute_units, cpu_cores()) + 1))
+    traits = best.traits(1)
+    return CpuKernels(best.id, best.name_and_driver, threads, traits.vector_width, traits.vector_registers)
 
 
 def cpu_cores() -> int:
@@ -146,10 +198,11 @@ def _tested(device_id: str) -> DeviceInfo:
 class Session:
     """A device opened with so many of its compute units: context, in-order queue, built programs.
 
-    Runs on one OpenCL device take turns: ``turn`` is that device's lock.
+    Runs on one OpenCL device take turns: ``turn`` is that device's lock. ``on_caller`` opens a device that
+    ``runs_on_caller`` for kernels on the thread that enqueues them, as one compute unit.
     """
 
-    def __init__(self, info: DeviceInfo, compute_units: int | None = None) -> None:
+    def __init__(self, info: DeviceInfo, compute_units: int | None = None, *, on_caller: bool = False) -> None:
         import pyopencl as cl
 
         self.info = info
@@ -158,10 +211,10 @@ class Session:
             raise DeviceError(f"compute_units={compute_units} is out of range: {info.id} has {info.compute_units}")
         handle = info.handle
         try:
-            if self.compute_units < info.compute_units:
+            if self.compute_units < info.compute_units and not on_caller:
                 handle = handle.create_sub_devices([cl.device_partition_property.BY_COUNTS, self.compute_units])[0]
             self.context = cl.Context([handle])
-            self.queue = cl.CommandQueue(self.context, handle)
+            self.queue = cl.CommandQueue(self.context, handle, ON_CALLER if on_caller else 0)
             with opencl_runtime.adopting_threads():
                 problem = _self_test(self.context, self.queue)  # also starts the driver's threads
         except cl.Error as error:
@@ -237,6 +290,15 @@ class Session:
                 opencl_runtime.set_affinity(0, mine)
 
 
+@contextmanager
+def turns(*sessions: Session | None) -> Iterator[None]:
+    """Hold the devices of these sessions while inside, always in the same order."""
+    with ExitStack() as held:
+        for session in sorted(filter(None, sessions), key=lambda s: s.info.id):
+            held.enter_context(session.turn)
+        yield
+
+
 _turns: dict[str, threading.RLock] = {}
 
 
@@ -269,6 +331,7 @@ def _describe(device_id: str, p: Any, handle: Any) -> DeviceInfo:
         usable=not reason,
         reason=reason,
         handle=handle,
+        runs_on_caller=ON_CALLER_EXTENSION in handle.extensions.split(),
     )
 
 

@@ -1,15 +1,15 @@
 """Runs a plan: binds every task once to its arrays, then runs them, many times.
 
 It knows tasks, not layers. The GPU side's tasks are launches on an in-order queue; the CPU side's are
-routines on the calling thread; either waits for the other only where its task says so.
+routines that the calling thread runs, of NumPy or a kernel; either waits for the other only where its task says so.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,13 +18,14 @@ import numpy as np
 import threadpoolctl
 
 from coexec.backends.cpu import Scratch, variant_for
+from coexec.backends.cpu_kernels import CpuKernelBinder, cpu_queue
 from coexec.backends.opencl import KernelBinder
-from coexec.device import Session
+from coexec.device import Session, turns
 from coexec.errors import DeviceError, InputError
 from coexec.graph import Graph
 from coexec.layout import Array, copy_into
 from coexec.ops.base import SplitOp
-from coexec.plan import Plan, Task
+from coexec.plan import Plan, Task, runs_kernel
 from coexec.sync import Launch, Sync
 from coexec.tensors import Tensors, host_memory
 from coexec.transfers import add_copies
@@ -62,10 +63,11 @@ class Executor:
         self.graph = graph
         self.sync = sync
         self.cpu_threads = cpu_threads
-        self._turn = sync.session.turn if sync else threading.RLock()
+        self._turn = threading.RLock()
         self.tensors = Tensors(graph, sync.allocate if sync else host_memory, keep_all)
         self._nodes = {node.name: node for node in graph.nodes}
         self._kernels = KernelBinder(self.tensors, sync) if sync else None
+        self._cpu_kernels: CpuKernelBinder | None = None
         self._scratch = Scratch()
         self._routines: dict[tuple[Any, ...], Callable[[], None]] = {}
         self._threads = threadpoolctl.ThreadpoolController()
@@ -80,6 +82,9 @@ class Executor:
     def load(self, plan: Plan) -> None:
         """Make this the plan of the runs that follow."""
         with self._turn:
+            if plan.cpu_device and self._cpu_kernels is None:
+                self._cpu_kernels = CpuKernelBinder(self.tensors, cpu_queue(plan.cpu_device, self.cpu_threads))
+        with self._turns():
             if plan.tasks not in self._bound:
                 with self._threads.limit(limits=self.cpu_threads, user_api="blas"):
                     self._bound[plan.tasks] = self._bind(plan)
@@ -110,7 +115,7 @@ class Executor:
         ``record`` gets a Span per CPU task.
         """
         check_feeds(self.graph, feeds)
-        with self._turn:
+        with self._turns():
             for name in self.graph.inputs:
                 copy_into(self.tensors.view(name), feeds[name])
             self.run_loaded(record)
@@ -120,7 +125,7 @@ class Executor:
         """Run on what is in the input tensors already. The outputs are left in their tensors."""
         # Asked before the calling thread is kept to its own cores, of which it counts only those.
         in_turn = self.sync is not None and self.sync.session.takes_turns(self.cpu_threads)
-        with self._turn, self._threads.limit(limits=self.cpu_threads, user_api="blas"), self._cores():
+        with self._turns(), self._threads.limit(limits=self.cpu_threads, user_api="blas"), self._cores():
             sync = self.sync if self._launches else None
             if sync is None:
                 self._run_steps(None, record)
@@ -157,6 +162,12 @@ class Executor:
         if sync is not None:
             sync.wait(len(self._launches))
 
+    @contextmanager
+    def _turns(self) -> Iterator[None]:
+        """Nothing else uses this executor or its devices while inside."""
+        with self._turn, turns(self.session, self._cpu_kernels.queue.session if self._cpu_kernels else None):
+            yield
+
     def _cores(self) -> AbstractContextManager[Any]:
         return self.sync.session.cores(self.cpu_threads) if self.sync and self._launches else nullcontext()
 
@@ -164,7 +175,11 @@ class Executor:
         key = (task.node, task.axis, task.start, task.stop, task.implementation)
         if key not in self._routines:
             node = self._nodes[task.node]
-            if self.graph.can_split(node):
+            if runs_kernel(task):
+                if self._cpu_kernels is None:
+                    raise DeviceError(f"the plan runs {task.node!r} by a kernel, but names no device for it")
+                self._routines[key] = self._cpu_kernels.routine(task)
+            elif self.graph.can_split(node):
                 op, arrays, output = self.tensors.part(task)
                 assert isinstance(op, SplitOp)
                 variant = variant_for(op, task.implementation or None)

@@ -15,7 +15,6 @@ import numpy as np
 
 from coexec.executor import Executor
 from coexec.graph import Graph, Node, Tensor
-from coexec.kernels.variant import GpuTraits
 from coexec.layout import Array, Layout, Shape
 from coexec.ops.base import SplitOp
 from coexec.plan import Task
@@ -41,19 +40,17 @@ class Timing:
 
 
 class LayerRig:
-    """Copies of one layer, ready to be run at any cut."""
+    """Copies of one layer, ready to be run at any cut, on ``sync`` with what ``use`` says of the machine."""
 
-    def __init__(self, op: SplitOp, sync: Sync | None, cpu_threads: int, copies: int | None = None) -> None:
-        self.op = op
+    def __init__(self, op: SplitOp, sync: Sync | None, use: Resources, copies: int | None = None) -> None:
+        self.op, self.use = op, use
         shapes = op.array_shapes
         footprint = 4 * sum(int(np.prod(s, dtype=np.int64)) for s in shapes.values())
         weight_bytes = 4 * int(np.prod(shapes["weight"], dtype=np.int64))
         fewest = 1 if weight_bytes >= FOOTPRINT_BYTES else 2  # such weights are never warm
         self.copies = copies or int(np.clip(FOOTPRINT_BYTES // max(footprint, 1), fewest, MAX_COPIES))
         self.graph = _copies_graph(op, shapes, self.copies)
-        self.executor = Executor(self.graph, sync, cpu_threads)
-        self._traits = sync.session.traits if sync else None
-        self._device = sync.session.info.id if sync else ""
+        self.executor = Executor(self.graph, sync, use.cpu_threads)
         rng = np.random.default_rng(1)
         for name in self.graph.inputs:
             view = self.executor.tensors.view(name)
@@ -62,9 +59,8 @@ class LayerRig:
     def timer(self, choice: Choice) -> Callable[[], float]:
         """A function that runs all copies at this cut once and returns microseconds per layer."""
         choices = {node.name: choice for node in self.graph.nodes}
-        resources = Resources(self._device, "", self._traits, self.executor.cpu_threads)
-        plan = assemble(self.graph, choices, None, resources)
-        plan = replace(plan, tasks=tuple(_in_turn(self.graph, choice, self._traits)))
+        plan = assemble(self.graph, choices, None, self.use)
+        plan = replace(plan, tasks=tuple(_in_turn(self.graph, choice, self.use)))
 
         def run() -> float:
             self.executor.load(plan)
@@ -159,13 +155,13 @@ def _copies_graph(op: SplitOp, shapes: dict[str, Shape], copies: int) -> Graph:
     return Graph(op.kind, tuple(nodes), tensors, constants, tuple(inputs), tuple(outputs))
 
 
-def _in_turn(graph: Graph, choice: Choice, traits: GpuTraits | None) -> list[Task]:
+def _in_turn(graph: Graph, choice: Choice, use: Resources) -> list[Task]:
     """Tasks of the copies, each waiting for both sides of the copy before."""
     done = {"cpu": 0, "gpu": 0}
     tasks = []
     for node in graph.nodes:
         before = dict(done)
-        for task in parts_of(node, choice, traits):
+        for task in parts_of(node, choice, use):
             done[task.side] += 1
             tasks.append(replace(task, wait_for=before["gpu" if task.side == "cpu" else "cpu"]))
     return tasks

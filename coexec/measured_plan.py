@@ -15,7 +15,7 @@ from coexec.device import DeviceInfo
 from coexec.graph import Graph, Node
 from coexec.kernels.variant import GpuTraits
 from coexec.measure import REST_S, LayerRig, Timing, interleaved
-from coexec.ops.base import Axis, DeviceOp, SplitOp
+from coexec.ops.base import DeviceOp, SplitOp
 from coexec.plan import Costs, Plan
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.progress import Progress, quiet
@@ -42,6 +42,9 @@ class _Measured:
 
     def sync_us(self) -> float:
         return Estimate().sync_us()
+
+    def slowdown(self) -> float:
+        return Estimate().slowdown()
 
     def turn_us(self) -> float:
         return Estimate().turn_us()
@@ -85,7 +88,7 @@ def measured_plan(
 
 def _whole(op: SplitOp, sync: Sync | None, use: Resources, budget_s: float) -> Choice:
     """The layer on the only side that may have it, timed."""
-    rig = LayerRig(op, sync, use.cpu_threads, copies=COPIES)
+    rig = LayerRig(op, sync, use, copies=COPIES)
     choice = Choice("channel", 0 if sync is None else op.units("channel"))
     us = _time(rig, [choice], 30, budget_s)[0].median_us
     return replace(choice, costs=Costs(*((us, 0.0) if sync is None else (0.0, us)), 0.0, us))
@@ -98,13 +101,13 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
     both exclusive choices are then timed again, interleaved, since the minimum of noisy timings flatters.
     """
     deadline = time.perf_counter() + budget_s
-    rig = LayerRig(op, sync, use.cpu_threads, copies=COPIES)
-    exclusive = [Choice("channel", 0), Choice("channel", op.units("channel"))]
+    rig = LayerRig(op, sync, use, copies=COPIES)
+    exclusive = [whole_on_cpu(rig), Choice("channel", op.units("channel"))]
     cpu_us, gpu_us = (t.median_us for t in _time(rig, exclusive, FEWEST))
     fastest: list[Choice] = []
-    assert use.traits is not None
     for axis in op.axes:
-        fastest += _climb(rig, axis, aligned_cuts(op, axis, use.traits), cpu_us, gpu_us, deadline)
+        cuts = [replace(exclusive[0], axis=axis, cut=cut) for cut in aligned_cuts(op, axis, use)]
+        fastest += _climb(rig, cuts, cpu_us, gpu_us, deadline)
     finalists = [*exclusive, *fastest]
     left_s = max(0.0, deadline - time.perf_counter())
     timings = _time(rig, finalists, 30, budget_s=left_s)
@@ -116,22 +119,32 @@ def best_cut(op: SplitOp, sync: Sync, use: Resources, budget_s: float) -> Choice
     return replace(choice, costs=Costs(*parts, max(0.0, us - max(parts)), us))
 
 
-def _climb(rig: LayerRig, axis: Axis, cuts: list[int], cpu_us: float, gpu_us: float, deadline: float) -> list[Choice]:
-    """The fastest two cuts found along one axis; where time is out, the one that should be the best."""
+def whole_on_cpu(rig: LayerRig) -> Choice:
+    """The layer on the CPU side by whatever is faster there: a NumPy routine, or a kernel where the side has any."""
+    routine = Choice("channel", 0, cpu_kernel=False)
+    if rig.use.cpu_traits is None:
+        return routine
+    kernel = Choice("channel", 0)
+    routine_us, kernel_us = (t.median_us for t in _time(rig, [routine, kernel], FEWEST))
+    return kernel if kernel_us <= routine_us else routine
+
+
+def _climb(rig: LayerRig, cuts: list[Choice], cpu_us: float, gpu_us: float, deadline: float) -> list[Choice]:
+    """The fastest two of the cuts along one axis; where time is out, the one that should be the best."""
     if not cuts:
         return []
-    balance = rig.op.units(axis) * cpu_us / (cpu_us + gpu_us)
-    here = min(range(len(cuts)), key=lambda i: abs(cuts[i] - balance))
+    balance = rig.op.units(cuts[0].axis) * cpu_us / (cpu_us + gpu_us)
+    here = min(range(len(cuts)), key=lambda i: abs(cuts[i].cut - balance))
     seen: dict[int, float] = {}
     while time.perf_counter() < deadline:
         new = [i for i in (here - 1, here, here + 1) if 0 <= i < len(cuts) and i not in seen]
-        timings = _time(rig, [Choice(axis, cuts[i]) for i in new], FEWEST)
+        timings = _time(rig, [cuts[i] for i in new], FEWEST)
         seen |= {i: t.median_us for i, t in zip(new, timings, strict=True)}
         best = min(seen, key=lambda i: seen[i])
         if best == here:
             break
         here = best
-    return [Choice(axis, cuts[i]) for i in sorted(seen, key=lambda i: seen[i])[:2] or [here]]
+    return [cuts[i] for i in sorted(seen, key=lambda i: seen[i])[:2] or [here]]
 
 
 def _time(rig: LayerRig, choices: list[Choice], rounds: int, budget_s: float = 0.0) -> list[Timing]:

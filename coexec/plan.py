@@ -29,7 +29,8 @@ class Task:
     Attributes:
         node: its name in the graph.
         axis, start, stop: the units (output channels or rows) that it computes; axis "none" is all of it.
-        implementation: kernel variant or CPU routine; "" for ops that have one only.
+        implementation: kernel variant (on either side) or CPU routine; "" for the NumPy routine of an op that is not
+            split.
         wait_for: how many tasks of the other side, from its first, must be done before this one begins.
     """
 
@@ -85,6 +86,7 @@ class Plan:
         device_name: what that device calls itself, with its driver.
         compute_units: how many of the device's compute units are used.
         cpu_threads: how many threads the CPU side uses.
+        cpu_device, cpu_device_name: the OpenCL device that runs the CPU side's kernels, "" for none.
         sync: synchronisation strategy, "" for the best that the device offers.
         costs: expectation per split node.
         predicted_ms: expected latency of a run.
@@ -107,6 +109,8 @@ class Plan:
     costs_from: str
     options: Mapping[str, Duration]
     input_shapes: Mapping[str, tuple[Count, ...]]
+    cpu_device: str
+    cpu_device_name: str
 
     @property
     def resources_text(self) -> str:
@@ -151,6 +155,8 @@ class Plan:
             "device_name": self.device_name,
             "compute_units": self.compute_units,
             "cpu_threads": self.cpu_threads,
+            "cpu_device": self.cpu_device,
+            "cpu_device_name": self.cpu_device_name,
             "sync": self.sync,
             "costs_from": self.costs_from,
             "predicted_ms": self.predicted_ms,
@@ -243,9 +249,22 @@ def _check_sides(plan: Plan) -> None:
         )
     if plan.device == "" and any(task.side == "gpu" for task in plan.tasks):
         raise PlanError("the plan puts layers on a GPU but names no device; make it again")
+    kernels = any(runs_kernel(task) for task in plan.tasks if task.side == "cpu")
+    if (plan.cpu_device != "") != kernels:
+        raise PlanError(
+            f"the plan has {'' if kernels else 'no '}kernels on the CPU side and the device {plan.cpu_device!r} for "
+            "them, which cannot be; make it again"
+        )
     planned = {task.node for task in plan.tasks}
     if not set(plan.costs) <= set(plan.units) or not set(plan.units) <= planned:
         raise PlanError("the plan's layers are not those of its tasks; make it again")
+
+
+def runs_kernel(task: Task) -> bool:
+    """Whether a kernel computes a task, on either side."""
+    from coexec.kernels import KERNEL_BY_NAME
+
+    return task.side == "gpu" or task.implementation in KERNEL_BY_NAME
 
 
 def _check_units(plan: Plan, node: Node, tasks: Sequence[Task]) -> None:
@@ -259,7 +278,7 @@ def _check_units(plan: Plan, node: Node, tasks: Sequence[Task]) -> None:
     if found != expected:
         raise PlanError(f"the plan counts {found} units of {node.name!r}, not {expected}; make it again")
     for task in tasks:
-        known: Mapping[str, Any] = CPU_BY_NAME if task.side == "cpu" else KERNEL_BY_NAME
+        known: Mapping[str, Any] = KERNEL_BY_NAME if runs_kernel(task) else CPU_BY_NAME
         if task.implementation and getattr(known.get(task.implementation), "kind", "") != node.op.kind:
             raise PlanError(
                 f"the plan runs {node.name!r} by {task.implementation!r}, which is no such code; make it again"
@@ -292,7 +311,7 @@ def _check_cover(name: str, op: DeviceOp | None, tasks: Sequence[Task]) -> None:
         if len(tasks) != 1 or axis != "none" or (op is None and tasks[0].side != "cpu"):
             raise PlanError(f"the plan splits {name!r}, which cannot be split; make it again")
         code = tasks[0].implementation
-        kernel = tasks[0].side == "gpu" and getattr(KERNEL_BY_NAME.get(code), "kind", "") == getattr(op, "kind", None)
+        kernel = runs_kernel(tasks[0]) and getattr(KERNEL_BY_NAME.get(code), "kind", "") == getattr(op, "kind", None)
         if ranges != [(0, 1)] or (code and not kernel and not isinstance(op, SplitOp)):
             raise PlanError(f"the plan's task for {name!r} makes no sense; make it again")
         return

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,10 +12,10 @@ from coexec.backends.cpu import variant_for
 from coexec.costs import CostSource, Floats, OpCosts
 from coexec.dependencies import add_waits
 from coexec.graph import Graph, Node
-from coexec.kernels.variant import GpuTraits
+from coexec.kernels.variant import Bools, GpuTraits
 from coexec.launch import launch
-from coexec.ops.base import Axis, Columns, SplitOp, stack_columns
-from coexec.plan import Costs, Plan, Side, Task
+from coexec.ops.base import Axis, Columns, DeviceOp, SplitOp, stack_columns
+from coexec.plan import Costs, Plan, Side, Task, runs_kernel
 
 MAX_CUTS = 64
 """Cuts tried per layer and axis, beside both exclusive choices."""
@@ -31,6 +31,8 @@ class Resources:
         cpu_threads: threads of the CPU side.
         sync: strategy name, "" to leave it open.
         split: whether layers may be split, or be the CPU side's; otherwise all are the GPU side's.
+        cpu_device, cpu_device_name: the OpenCL device that runs the CPU side's kernels; "" for none.
+        cpu_traits: of that device with ``cpu_threads`` threads; None without it.
     """
 
     device: str
@@ -39,6 +41,9 @@ class Resources:
     cpu_threads: int
     sync: str = ""
     split: bool = True
+    cpu_device: str = ""
+    cpu_device_name: str = ""
+    cpu_traits: GpuTraits | None = None
 
 
 NO_COSTS = Costs(0.0, 0.0, 0.0, 0.0)
@@ -47,11 +52,15 @@ NO_COSTS = Costs(0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class Choice:
-    """How one layer is cut: the GPU computes the first ``cut`` units of ``axis``."""
+    """How one layer is cut: the GPU computes the first ``cut`` units of ``axis``.
+
+    ``cpu_kernel``: whether a kernel computes the CPU's part, where the CPU side has a device for that.
+    """
 
     axis: Axis
     cut: int
     costs: Costs = NO_COSTS
+    cpu_kernel: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,12 +81,13 @@ class Candidates:
 class Evaluated(Candidates):
     """Candidate cuts with what they should cost; a side without a part has 0 us.
 
-    ``sync_us`` is what a split costs beyond that.
+    ``sync_us`` is what a split costs beyond that. ``cpu_kernel`` is True where the CPU's part is a kernel.
     """
 
     cpu_us: Floats
     gpu_us: Floats
     sync_us: Floats
+    cpu_kernel: Bools
 
     @property
     def total_us(self) -> Floats:
@@ -87,7 +97,7 @@ class Evaluated(Candidates):
     def choice(self, index: int) -> Choice:
         """One of the candidates with its costs."""
         us = (float(array[index]) for array in (self.cpu_us, self.gpu_us, self.sync_us, self.total_us))
-        return Choice(self.axes[index], self.cuts[index], Costs(*us))
+        return Choice(self.axes[index], self.cuts[index], Costs(*us), bool(self.cpu_kernel[index]))
 
 
 @dataclass(frozen=True)
@@ -171,13 +181,20 @@ def _best_of_each_kind(layer: Evaluated) -> list[Option]:
 
 
 def _other_options(graph: Graph, costs: OpCosts | None, resources: Resources) -> dict[str, list[Option]]:
-    """Either side for each node that is not split, has something to do, and that this side can run."""
+    """Either side for each node that is not split, has something to do, and that this side can run.
+
+    By a kernel where there is one and the side has a device: NumPy does such ops badly.
+    """
     options = {}
     for node in graph.nodes:
         if node.name in graph.placement.free or graph.can_split(node):
             continue
-        options[node.name] = [Option(_sides(False, True), costs.op_us(graph, node) if costs else 0.0)]
         op = graph.device_ops.get(node.name)
+        if op is None or resources.cpu_traits is None:
+            options[node.name] = [Option(_sides(False, True), costs.op_us(graph, node) if costs else 0.0)]
+        else:
+            us = costs.kernel_us(op, resources.cpu_traits) if costs else 0.0
+            options[node.name] = [Option(_sides(False, True), us)]
         if op is not None and resources.traits is not None:
             us = costs.kernel_us(op, resources.traits) if costs else 0.0
             options[node.name].append(Option(_sides(True, False), us))
@@ -198,7 +215,7 @@ def _hand_over_us(costs: OpCosts | None, resources: Resources) -> float:
 def _with_hand_over(choice: Choice, hand_over_us: float) -> Choice:
     own = choice.costs
     costs = Costs(own.cpu_us, own.gpu_us, hand_over_us, max(own.cpu_us, own.gpu_us) + hand_over_us)
-    return Choice(choice.axis, choice.cut, costs)
+    return replace(choice, costs=costs)
 
 
 def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Evaluated]:
@@ -208,12 +225,20 @@ def evaluate(graph: Graph, costs: CostSource, resources: Resources) -> list[Eval
     if traits is None:
         candidates = [Candidates(node, ["channel"], [0]) for node in nodes]
     else:
-        candidates = [_candidates(node, traits, resources.split) for node in nodes]
-    gpu_us, cpu_us = _predict(candidates, costs, resources)
+        candidates = [_candidates(node, resources) for node in nodes]
+    gpu_us = _predict(candidates, "gpu", lambda kind, parts: _gpu_us(costs, kind, parts, resources))
+    routine_us = _predict(candidates, "cpu", lambda kind, parts: costs.cpu_us(kind, parts, resources.cpu_threads))
+    kernel_us = [np.full(len(c.cuts), np.inf) for c in candidates]
+    if resources.cpu_traits is not None and costs.knows_cpu_kernels(resources.cpu_threads):
+        kernel_us = _predict(candidates, "cpu", lambda kind, parts: _cpu_kernel_us(costs, kind, parts, resources))
     evaluated = []
-    for layer, gpu, cpu in zip(candidates, gpu_us, cpu_us, strict=True):
-        sync = np.where((gpu > 0) & (cpu > 0), costs.sync_us(), 0.0)
-        evaluated.append(Evaluated(layer.node, layer.axes, layer.cuts, cpu, gpu, sync))
+    for layer, gpu, routine, kernel in zip(candidates, gpu_us, routine_us, kernel_us, strict=True):
+        cpu = np.minimum(routine, kernel)
+        both = (gpu > 0) & (cpu > 0)
+        slower = np.where(both, 1 + costs.slowdown(), 1.0)
+        sync = np.where(both, costs.sync_us(), 0.0)
+        sides = (cpu * slower, gpu * slower, sync, kernel <= routine)
+        evaluated.append(Evaluated(layer.node, layer.axes, layer.cuts, *sides))
     return evaluated
 
 
@@ -222,6 +247,8 @@ def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None,
     layer_us = sum(choice.costs.predicted_us for choice in choices.values())
     others = place_others(graph, choices, costs, resources)
     sides = {name: next(iter(step.option.sides)) for name, step in others.items()}
+    tasks = tuple(add_waits(graph, layer_tasks(graph, choices, sides, resources)))
+    on_cpu = any(runs_kernel(task) for task in tasks if task.side == "cpu")
     return Plan(
         model=graph.name,
         signature=graph.signature(),
@@ -230,13 +257,15 @@ def assemble(graph: Graph, choices: Mapping[str, Choice], costs: OpCosts | None,
         compute_units=resources.traits.compute_units if resources.traits else 0,
         cpu_threads=resources.cpu_threads,
         sync=resources.sync,
-        tasks=tuple(add_waits(graph, layer_tasks(graph, choices, sides, resources.traits))),
+        tasks=tasks,
         units={n.name: (n.op.kind, _units(n, choices[n.name].axis)) for n in graph.split_nodes()},
         costs={name: choice.costs for name, choice in choices.items()},
         predicted_ms=(layer_us + sum(step.option.us + step.hand_over_us for step in others.values())) / 1e3,
         costs_from=costs.name if costs else "no costs",
         options={},
         input_shapes=graph.input_shapes(),
+        cpu_device=resources.cpu_device if on_cpu else "",
+        cpu_device_name=resources.cpu_device_name if on_cpu else "",
     )
 
 
@@ -254,40 +283,41 @@ def place_others(
 
 
 def layer_tasks(
-    graph: Graph, choices: Mapping[str, Choice], sides: Mapping[str, Side], traits: GpuTraits | None
+    graph: Graph, choices: Mapping[str, Choice], sides: Mapping[str, Side], resources: Resources
 ) -> list[Task]:
     """Tasks in graph order: of each layer the GPU's part, then the CPU's. Waits are not set yet."""
     tasks: list[Task] = []
     for node in graph.nodes:
         choice = choices.get(node.name)
         if choice is not None:
-            tasks.extend(parts_of(node, choice, traits))
+            tasks.extend(parts_of(node, choice, resources))
         elif node.name in sides:
-            side, code = sides[node.name], ""
-            if side == "gpu":
-                assert traits is not None
-                op = graph.device_ops[node.name]
-                code = launch(op.kind, op.columns(), traits).names()[0]
+            side, op = sides[node.name], graph.device_ops.get(node.name)
+            traits = resources.traits if side == "gpu" else resources.cpu_traits
+            code = "" if op is None or traits is None else _kernel(op, traits)
             tasks.append(Task(side, node.name, "none", 0, 1, code, 0))
     return tasks
 
 
-def parts_of(node: Node, choice: Choice, traits: GpuTraits | None) -> list[Task]:
+def parts_of(node: Node, choice: Choice, resources: Resources) -> list[Task]:
     """The one or two tasks of a split layer, with the implementations that the rules choose."""
     op = node.op
     assert isinstance(op, SplitOp)
     units, cut = op.units(choice.axis), choice.cut
     tasks = []
     if cut > 0:
-        assert traits is not None
-        part = op.part(choice.axis, 0, cut).op
-        name = launch(part.kind, part.columns(), traits).names()[0]
+        assert resources.traits is not None
+        name = _kernel(op.part(choice.axis, 0, cut).op, resources.traits)
         tasks.append(Task("gpu", node.name, choice.axis, 0, cut, name, 0))
     if cut < units:
-        part = op.part(choice.axis, cut, units).op
-        name = variant_for(part).name
+        part, traits = op.part(choice.axis, cut, units).op, resources.cpu_traits
+        name = _kernel(part, traits) if traits is not None and choice.cpu_kernel else variant_for(part).name
         tasks.append(Task("cpu", node.name, choice.axis, cut, units, name, 0))
     return tasks
+
+
+def _kernel(op: DeviceOp, traits: GpuTraits) -> str:
+    return launch(op.kind, op.columns(), traits).names()[0]
 
 
 def share_choices(graph: Graph, axis: Axis, share: float) -> dict[str, Choice]:
@@ -302,7 +332,7 @@ def share_choices(graph: Graph, axis: Axis, share: float) -> dict[str, Choice]:
 
 
 def aligned_cuts(
-    op: SplitOp, axis: Axis, traits: GpuTraits, step: int | None = None, most: int = MAX_CUTS
+    op: SplitOp, axis: Axis, resources: Resources, step: int | None = None, most: int = MAX_CUTS
 ) -> list[int]:
     """Cuts strictly between both exclusive choices, evenly spread, at most so many.
 
@@ -310,8 +340,10 @@ def aligned_cuts(
     is long enough for that.
     """
     if step is None:
-        kernel, _ = launch(op.kind, op.columns(), traits).one()
-        step = math.lcm(kernel.alignment(axis, traits), variant_for(op).alignment(axis))
+        step = variant_for(op).alignment(axis)
+        for traits in filter(None, (resources.traits, resources.cpu_traits)):
+            kernel, _ = launch(op.kind, op.columns(), traits).one()
+            step = math.lcm(step, kernel.alignment(axis, traits))
         if math.lcm(op.step(axis), step) >= op.units(axis):
             step = 1
     step = math.lcm(op.step(axis), step)
@@ -321,49 +353,48 @@ def aligned_cuts(
     return cuts
 
 
-def _candidates(node: Node, traits: GpuTraits, split: bool) -> Candidates:
+def _candidates(node: Node, resources: Resources) -> Candidates:
     op = node.op
     assert isinstance(op, SplitOp)
-    if not split:
+    if not resources.split:
         return Candidates(node, ["channel"], [op.units("channel")])
     axes: list[Axis] = ["channel", "channel"]
     cuts = [0, op.units("channel")]
     for axis in op.axes:
-        for cut in aligned_cuts(op, axis, traits):
+        for cut in aligned_cuts(op, axis, resources):
             axes.append(axis)
             cuts.append(cut)
     return Candidates(node, axes, cuts)
 
 
-def _predict(
-    candidates: Sequence[Candidates], costs: CostSource, resources: Resources
-) -> tuple[list[Floats], list[Floats]]:
-    """Microseconds of the GPU's and of the CPU's part for every candidate; 0 for an empty part."""
-    gpu = [np.zeros(len(c.cuts)) for c in candidates]
-    cpu = [np.zeros(len(c.cuts)) for c in candidates]
+def _predict(candidates: Sequence[Candidates], side: Side, us_of: Callable[[str, Columns], Floats]) -> list[Floats]:
+    """Microseconds of one side's part for every candidate by ``us_of`` (kind, parts); 0 for an empty part."""
+    results = [np.zeros(len(c.cuts)) for c in candidates]
     for kind in dict.fromkeys(c.op.kind for c in candidates):
-        for side, results in (("gpu", gpu), ("cpu", cpu)):
-            rows: list[tuple[int, int]] = []
-            parts: list[Columns] = []
-            for i, layer in enumerate(candidates):
-                if layer.op.kind == kind:
-                    index, columns = _side_columns(layer, side)
-                    rows += [(i, j) for j in index]
-                    parts += columns
-            if not rows:
-                continue
-            stacked = stack_columns(parts)
-            if side == "gpu":
-                assert resources.traits is not None
-                us = costs.gpu_us(kind, stacked, resources.traits)
-            else:
-                us = costs.cpu_us(kind, stacked, resources.cpu_threads)
-            for (i, j), value in zip(rows, us, strict=True):
+        rows: list[tuple[int, int]] = []
+        parts: list[Columns] = []
+        for i, layer in enumerate(candidates):
+            if layer.op.kind == kind:
+                index, columns = _side_columns(layer, side)
+                rows += [(i, j) for j in index]
+                parts += columns
+        if rows:
+            for (i, j), value in zip(rows, us_of(kind, stack_columns(parts)), strict=True):
                 results[i][j] = max(float(value), 0.1)
-    return gpu, cpu
+    return results
 
 
-def _side_columns(layer: Candidates, side: str) -> tuple[list[int], list[Columns]]:
+def _gpu_us(costs: CostSource, kind: str, parts: Columns, resources: Resources) -> Floats:
+    assert resources.traits is not None  # else no candidate has a part for the GPU
+    return costs.gpu_us(kind, parts, resources.traits)
+
+
+def _cpu_kernel_us(costs: CostSource, kind: str, parts: Columns, resources: Resources) -> Floats:
+    assert resources.cpu_traits is not None
+    return costs.cpu_kernel_us(kind, parts, resources.cpu_traits)
+
+
+def _side_columns(layer: Candidates, side: Side) -> tuple[list[int], list[Columns]]:
     """Rows of candidates in which the side has a part, and the columns of those parts."""
     index: list[int] = []
     columns: list[Columns] = []

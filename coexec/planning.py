@@ -110,6 +110,6 @@ def result_of(planned: Planned, explained: bool, timeline: str | None, plan_file
         written["plan"] = plan_file
     if timeline is not None:
         costs = planned.costs() if planned.costs else Estimate()
-        save_timeline(timeline, planned.graph, planned.plan, costs, planned.use.traits)
+        save_timeline(timeline, planned.graph, planned.plan, costs, planned.use)
         written["timeline"] = timeline
     return {**document, "written": written}

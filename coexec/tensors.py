@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -73,11 +74,11 @@ class Tensors:
         ]
         return part.op, arrays, output[part.output]
 
-    def placed(self, name: str, array: Array) -> Placed:
-        """A view of a tensor as kernels get it."""
-        memory, size = self._memories[name], array.itemsize
-        offset = (int(array.ctypes.data) - memory.address) // size
-        return Placed(memory.argument, offset, tuple(s // size for s in array.strides), array.shape)
+    def placed(self, name: str, array: Array, argument: Any) -> Placed:
+        """A view of a tensor as kernels get it; ``argument`` is what they get for the tensor's memory."""
+        size = array.itemsize
+        offset = (int(array.ctypes.data) - self._memories[name].address) // size
+        return Placed(argument, offset, tuple(s // size for s in array.strides), array.shape)
 
 
 def host_memory(nbytes: int) -> Memory:

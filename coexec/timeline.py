@@ -9,8 +9,8 @@ from typing import Any
 from coexec.costs import OpCosts
 from coexec.errors import InputError
 from coexec.graph import Graph
-from coexec.kernels.variant import GpuTraits
-from coexec.plan import Plan, Side, Task
+from coexec.plan import Plan, Side, Task, runs_kernel
+from coexec.planner import Resources
 from coexec.whole_file import replacing
 
 THREADS: dict[Side, int] = {"cpu": 0, "gpu": 1}
@@ -26,11 +26,11 @@ class Span:
     wait_us: float
 
 
-def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts, traits: GpuTraits | None = None) -> list[Span]:
+def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts, use: Resources | None = None) -> list[Span]:
     """When each task should run: in order on its side, after what it waits for and one hand-over.
 
-    Split nodes take what the plan expects of them, all others what ``costs`` says; ``traits`` are of the plan's
-    compute units.
+    Split nodes take what the plan expects of them, all others what ``costs`` says; ``use`` is what the plan was made
+    for.
     """
     nodes = {node.name: node for node in graph.nodes}
     ends: dict[Side, list[float]] = {"cpu": [], "gpu": []}
@@ -47,7 +47,9 @@ def predicted_spans(graph: Graph, plan: Plan, costs: OpCosts, traits: GpuTraits 
         expected = plan.costs.get(task.node)
         if expected is not None:
             lasts_us = expected.cpu_us if task.side == "cpu" else expected.gpu_us
-        elif task.side == "gpu" and traits is not None:
+        elif use is not None and runs_kernel(task):
+            traits = use.traits if task.side == "gpu" else use.cpu_traits
+            assert traits is not None
             lasts_us = costs.kernel_us(graph.device_ops[task.node], traits)
         else:
             lasts_us = costs.op_us(graph, nodes[task.node])
@@ -76,9 +78,9 @@ def chrome_trace(plan: Plan, spans: list[Span]) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": plan.model, "predicted": True}}
 
 
-def save_timeline(path: str, graph: Graph, plan: Plan, costs: OpCosts, traits: GpuTraits | None = None) -> None:
+def save_timeline(path: str, graph: Graph, plan: Plan, costs: OpCosts, use: Resources | None = None) -> None:
     """Write the predicted timeline; an existing file is replaced in one step, or stays as it was."""
-    text = json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs, traits)))
+    text = json.dumps(chrome_trace(plan, predicted_spans(graph, plan, costs, use)))
     with replacing(path, InputError) as file:
         file.write(text.encode())
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coexec.device import DeviceInfo, cpu_cores
+from coexec.device import CpuKernels, DeviceInfo, cpu_cores, cpu_kernels
 from coexec.errors import InputError
 from coexec.kernels.variant import GpuTraits
 from coexec.plan import Plan
@@ -40,6 +40,7 @@ class Machine:
         compute_units: how many the device has.
         emulated_gpu: whether the device runs on the same cores.
         traits: what the launch rules know of so many compute units of the device.
+        cpu_kernels: what can run kernels for the CPU side beside the device.
     """
 
     cores: int
@@ -48,13 +49,22 @@ class Machine:
     compute_units: int = 0
     emulated_gpu: bool = False
     traits: Callable[[int], GpuTraits] | None = None
+    cpu_kernels: CpuKernels | None = None
 
     @staticmethod
     def here(info: DeviceInfo | None) -> Machine:
         """This machine with one of its devices, or with none."""
         if info is None:
             return Machine(cpu_cores())
-        return Machine(cpu_cores(), info.id, info.name_and_driver, info.compute_units, info.emulated_gpu, info.traits)
+        return Machine(
+            cpu_cores(),
+            info.id,
+            info.name_and_driver,
+            info.compute_units,
+            info.emulated_gpu,
+            info.traits,
+            cpu_kernels(info),
+        )
 
     def ways(self, cpu_threads: int | None = None, compute_units: int | None = None) -> list[Way]:
         """The ways that a plan may choose from, within what the user fixed.
@@ -91,7 +101,13 @@ class Machine:
         if not way.compute_units:
             return Resources("", "", None, way.cpu_threads)
         traits = self.traits(way.compute_units) if self.traits else None
-        return Resources(self.device, self.device_name, traits, way.cpu_threads, sync or "", way.split)
+        use = Resources(self.device, self.device_name, traits, way.cpu_threads, sync or "", way.split)
+        own = self.cpu_kernels
+        if own is None or not way.split or own.traits(way.cpu_threads) is None:
+            return use
+        return replace(
+            use, cpu_device=own.device, cpu_device_name=own.device_name, cpu_traits=own.traits(way.cpu_threads)
+        )
 
     def _shared(self, units: int, cpu_threads: int | None, compute_units: int | None, cores: int) -> Way:
         units = compute_units or max(1, min(self.compute_units, units))

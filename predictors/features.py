@@ -1,7 +1,8 @@
 """What the predictors know of a part: its shape, its work, and how it will be launched.
 
-One function per side turns columns (one row per part) into features; training and prediction call the same.
-The GPU side's dispatch features come from `coexec.launch`, which also lays out the real launches.
+One function for kernels, on either side, and one for NumPy's routines turn columns (one row per part) into features;
+training and prediction call the same. A kernel's dispatch features come from `coexec.launch`, which also lays out the
+real launches.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Literal
 
 import numpy as np
 
 from coexec.backends.cpu import im2col_rows, winograd_tile
 from coexec.costs import Floats
 from coexec.errors import ProfileError
+from coexec.kernels import LAYER_KERNELS
 from coexec.kernels.variant import GpuTraits, Tiling
 from coexec.launch import Launches, launch
 from coexec.ops.base import Ints
@@ -26,12 +29,15 @@ from coexec.ops.winograd import tiles
 VERSION = 3
 """To be raised when a feature of an old name means something new."""
 
-WORK_TERMS: dict[str, tuple[str, ...]] = {
-    "gpu": (
+Form = Literal["kernel", "routine"]
+"""Of an implementation: what its features are computed by."""
+
+WORK_TERMS: dict[Form, tuple[str, ...]] = {
+    "kernel": (
         *("busiest_flops", "busiest_outputs", "tile_flops", "traffic_bytes", "packed_bytes", "work_groups", "waves"),
         *("finish_bytes", "curve_bytes", "transform_bytes"),
     ),
-    "cpu": (
+    "routine": (
         *("flops_per_thread", "flops", "traffic_bytes", "gathered_bytes", "matmuls", "tap_calls", "tap_bytes"),
         *("output_bytes", "finish_bytes", "curve_bytes", "winograd_flops", "winograd_bytes"),
     ),
@@ -47,8 +53,8 @@ Features = dict[str, Floats]
 _PROBES = {"linear": Linear(8, 8, 8), "conv2d": Conv2d(1, 8, 8, 8, 8, 3, 3)}
 
 
-def gpu_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> Features:
-    """Features of parts on the GPU side, launched as ``launches`` says."""
+def kernel_features(kind: str, columns: Mapping[str, Ints], launches: Launches) -> Features:
+    """Features of parts that kernels compute, launched as ``launches`` says."""
     features = _shape_features(kind, columns)
     traits, tiling = launches.traits, launches.tiling
     groups, waves = launches.work_groups, launches.waves
@@ -82,8 +88,8 @@ def _blocks(tiling: Tiling) -> Floats:
     return np.ceil(tiles / np.maximum(block * tiling.global_size[:, 0], 1))
 
 
-def cpu_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Features:
-    """Features of parts on the CPU side with so many threads."""
+def routine_features(kind: str, columns: Mapping[str, Ints], threads: int) -> Features:
+    """Features of parts that NumPy computes with so many threads."""
     features = _shape_features(kind, columns)
     rows, channels, depth = features["rows"], features["channels"], features["depth"]
     zeros = np.zeros(len(rows))
@@ -111,26 +117,31 @@ def matrix(features: Features, names: tuple[str, ...]) -> Floats:
     return np.stack([_floats(features[name]) for name in names], axis=1)
 
 
-def work_matrix(side: str, features: Features) -> Floats:
-    """[parts, 1 + terms]: a column of ones and the WORK_TERMS of the side."""
-    rows = matrix(features, WORK_TERMS[side])
+def work_matrix(form: Form, features: Features) -> Floats:
+    """[parts, 1 + terms]: a column of ones and the WORK_TERMS of the form."""
+    rows = matrix(features, WORK_TERMS[form])
     return np.concatenate([np.ones((len(rows), 1)), rows], axis=1)
 
 
 @cache
-def feature_names(side: str, kind: str) -> tuple[str, ...]:
-    """Names, in the order of the models' columns, of a side's features of a kind of op."""
+def feature_names(form: Form, kind: str) -> tuple[str, ...]:
+    """Names, in the order of the models' columns, of the features of a kind of op."""
     if kind not in _PROBES:
         raise ProfileError(f"no features are known for {kind}")
     columns = _PROBES[kind].columns()
-    if side == "cpu":
-        return tuple(cpu_features(kind, columns, 1))
-    return tuple(gpu_features(kind, columns, launch(kind, columns, GpuTraits(1, 8, 16, True))))
+    if form == "routine":
+        return tuple(routine_features(kind, columns, 1))
+    return tuple(kernel_features(kind, columns, launch(kind, columns, GpuTraits(1, 8, 16, True))))
 
 
-def features_hash(side: str, kind: str) -> str:
+def form_of(implementation: str) -> Form:
+    """Kernels have one form of features on both sides."""
+    return "kernel" if implementation in LAYER_KERNELS else "routine"
+
+
+def features_hash(form: Form, kind: str) -> str:
     """Tells whether a model was trained on the features that this version computes."""
-    text = f"{VERSION} {side} {kind} {' '.join(feature_names(side, kind))} {' '.join(WORK_TERMS[side])}"
+    text = f"{VERSION} {form} {kind} {' '.join(feature_names(form, kind))} {' '.join(WORK_TERMS[form])}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,15 @@ from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import Columns, DeviceOp, Ints
 from coexec.plan import Side
-from coexec.predictors.features import Features, cpu_features, feature_names, gpu_features, matrix, work_matrix
+from coexec.predictors.features import (
+    Features,
+    feature_names,
+    form_of,
+    kernel_features,
+    matrix,
+    routine_features,
+    work_matrix,
+)
 from coexec.predictors.latency import LatencyModel
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, load_models
 from coexec.predictors.model_text import check_model_text
@@ -63,24 +71,41 @@ class Predictors:
         device = self.device
         name = f"{device.device_name} ({device.driver})"
         most = max(device.compute_units)
-        return Machine(device.cores, device.device_id, name, most, device.emulated_gpu, device.traits)
+        return Machine(
+            device.cores, device.device_id, name, most, device.emulated_gpu, device.traits, device.cpu_kernels
+        )
 
     def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
         """Microseconds of each part alone on the GPU side; ProfileError for a kernel without a model."""
+        return self._kernel_us("gpu", kind, columns, traits)
+
+    def cpu_kernel_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        """Microseconds of each part alone by a kernel on the CPU side; ProfileError for one without a model."""
+        return self._kernel_us("cpu", kind, columns, traits)
+
+    def knows_cpu_kernels(self, threads: int) -> bool:
+        """Whether kernels were measured on the CPU side with so many threads."""
+        return self.device.cpu_kernels is not None and threads in self.device.cpu_kernels.threads
+
+    def _kernel_us(self, side: Side, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
         launches = launch(kind, columns, traits)
         names = [variant.name for variant in launches.variants]
-        features = gpu_features(kind, columns, launches)
-        return self._predict("gpu", kind, names, launches.variant, features)
+        features = kernel_features(kind, columns, launches)
+        return self._predict(side, kind, names, launches.variant, features)
 
     def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
         """Microseconds of each part alone on the CPU side; ProfileError for a routine without a model."""
         names = [variant.name for variant in CPU_VARIANTS[kind]]
-        features = cpu_features(kind, columns, threads)
+        features = routine_features(kind, columns, threads)
         return self._predict("cpu", kind, names, choose(kind, columns), features)
 
     def sync_us(self) -> float:
         """What a hand-over adds to a split layer, as measured."""
         return self.device.sync_us
+
+    def slowdown(self) -> float:
+        """By which share either side is slower while the other runs, as measured."""
+        return self.device.slowdown
 
     def turn_us(self) -> float:
         """What a change of sides takes where both use the same cores in turn, as measured."""
@@ -95,8 +120,9 @@ class Predictors:
         return unsplit_kernel_us(op, traits)
 
     def _predict(self, side: Side, kind: str, names: list[str], chosen: Ints, features: Features) -> Floats:
-        rows = matrix(features, feature_names(side, kind))
-        work = work_matrix(side, features)
+        form = form_of(names[0])
+        rows = matrix(features, feature_names(form, kind))
+        work = work_matrix(form, features)
         out = np.empty(len(rows))
         for index in np.unique(chosen):
             mine = chosen == index
@@ -120,7 +146,9 @@ class Predictors:
     def _missing(self) -> list[tuple[Side, str]]:
         """Implementations without a model."""
         known: list[tuple[Side, str]] = [("cpu", n) for n in CPU_BY_NAME]
-        return [key for key in (*known, *(("gpu", n) for n in LAYER_KERNELS)) if key not in self._models]
+        known += [("gpu", n) for n in LAYER_KERNELS]
+        known += [("cpu", n) for n in LAYER_KERNELS if self.device.cpu_kernels is not None]
+        return [key for key in known if key not in self._models]
 
 
 def load_predictors(profile: str | os.PathLike[str]) -> Predictors:
@@ -154,7 +182,7 @@ def _booster(name: str, report: ModelReport, text: str) -> Any:
     import lightgbm
 
     try:
-        check_model_text(text, feature_names(report.processor, report.op))
+        check_model_text(text, feature_names(form_of(report.implementation), report.op))
         return lightgbm.Booster(model_str=text)
     except (ValueError, lightgbm.basic.LightGBMError) as error:
         raise ProfileError(f"profile {name}: {report.model_file} is damaged ({error}); train it again") from error

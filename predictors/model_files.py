@@ -13,7 +13,7 @@ from msgspec import Meta
 from coexec.documents import Count, Duration, read_bytes
 from coexec.errors import ProfileError
 from coexec.plan import Side
-from coexec.predictors.features import WORK_TERMS, feature_names, features_hash
+from coexec.predictors.features import WORK_TERMS, Form, feature_names, features_hash, form_of
 from coexec.profiling.profile_files import (
     SCHEMA,
     Kind,
@@ -44,7 +44,7 @@ class ModelReport:
         within_10pct: share of those predicted within 10 %.
         note: why there is no model; "" if there is one (mape and within_10pct are None without).
         parameters: LightGBM parameters that differ from its own defaults.
-        work_us: microseconds of the constant and per unit of each of the side's WORK_TERMS.
+        work_us: microseconds of the constant and per unit of each of the form's WORK_TERMS.
     """
 
     processor: Side
@@ -73,7 +73,7 @@ class _Entry(ModelReport):
 
 @dataclass(frozen=True)
 class _FeatureList:
-    """What models of one side and kind of op were trained on."""
+    """What models of one form and kind of op were trained on."""
 
     hash: str
     names: tuple[str, ...]
@@ -102,8 +102,8 @@ def save_models(folder: Path, models: Sequence[tuple[ModelReport, str | None]], 
             write_text(folder / report.model_file, text)
             entry |= {"file": report.model_file, "sha256": _sha256(text.encode())}
         entries.append(entry)
-    sides = sorted({(report.processor, report.op) for report, _ in models})
-    features = {f"{side} {kind}": asdict(_features(side, kind)) for side, kind in sides}
+    forms = sorted({(form_of(report.implementation), report.op) for report, _ in models})
+    features = {f"{form} {kind}": asdict(_features(form, kind)) for form, kind in forms}
     write_json(folder / PREDICTORS, {"schema": SCHEMA, **environment, "features": features, "models": entries})
 
 
@@ -114,10 +114,11 @@ def load_models(folder: Path) -> list[tuple[ModelReport, str | None]]:
         raise ProfileError(f"{folder} has no {PREDICTORS}: train it by `coexec train {folder}`")
     data = read_json(path, _Trained, again)
     for report in data.models:
-        if data.features.get(f"{report.processor} {report.op}") != _features(report.processor, report.op):
+        form = form_of(report.implementation)
+        if data.features.get(f"{form} {report.op}") != _features(form, report.op):
             raise ProfileError(
-                f"{path}: the {report.processor} {report.op} predictors were trained on other features than this "
-                f"version computes; {again}"
+                f"{path}: the predictors of the {report.op} {form}s were trained on other features than this version "
+                f"computes; {again}"
             )
         problem = _problem(report)
         if problem:
@@ -138,15 +139,15 @@ def _problem(report: _Entry) -> str:
         return f"its file is {report.file!r}, not {report.model_file!r}"
     if report.implementation not in known_implementations(report.processor):
         return "this version has no such implementation"
-    terms = 1 + len(WORK_TERMS[report.processor])
+    terms = 1 + len(WORK_TERMS[form_of(report.implementation)])
     if report.sha256 is None or report.mape is None or report.within_10pct is None or len(report.work_us) != terms:
         return f"a model has a sha256, a mape, a within_10pct and {terms} rates"
     return ""
 
 
-def _features(side: Side, kind: Kind) -> _FeatureList:
+def _features(form: Form, kind: Kind) -> _FeatureList:
     """What this version computes."""
-    return _FeatureList(features_hash(side, kind), feature_names(side, kind), WORK_TERMS[side])
+    return _FeatureList(features_hash(form, kind), feature_names(form, kind), WORK_TERMS[form])
 
 
 def _text(folder: Path, report: _Entry, again: str) -> str | None:

@@ -18,12 +18,23 @@ from coexec.backends.cpu import CPU_BY_NAME
 from coexec.costs import Floats
 from coexec.errors import ProfileError
 from coexec.kernels import LAYER_KERNELS
+from coexec.kernels.variant import Bools
 from coexec.launch import launch
 from coexec.ops.base import stack_columns
-from coexec.predictors.features import WORK_TERMS, cpu_features, feature_names, gpu_features, matrix, work_matrix
+from coexec.predictors.features import (
+    WORK_TERMS,
+    Features,
+    feature_names,
+    form_of,
+    kernel_features,
+    matrix,
+    routine_features,
+    work_matrix,
+)
 from coexec.predictors.latency import fit
 from coexec.predictors.model_files import MIN_POINTS, ModelReport, save_models
 from coexec.profiling.profile_files import (
+    DEVICE,
     MEASUREMENTS,
     DeviceRecord,
     Measurement,
@@ -152,7 +163,7 @@ def _train_one(
     if tuning.trials:
         parameters |= _tune(f"{side} {implementation}", table, tuning)
     off = np.abs(cross_predict(table, parameters, tuning.seed) / table.measured_us - 1)
-    names = feature_names(side, kind)
+    names = feature_names(form_of(implementation), kind)
     model = fit(table.features, table.work, table.measured_us, parameters, tuning.seed, names)
     made = report(round(float(off.mean()), 5), round(float((off <= 0.1).mean()), 5), "", parameters)
     return replace(made, work_us=tuple(model.work_us.tolist())), model.booster.model_to_string()
@@ -161,28 +172,41 @@ def _train_one(
 def make_table(device: DeviceRecord, measurements: Sequence[Measurement]) -> Table:
     """Features and targets of measurements of one implementation, in their order."""
     side, kind, implementation = measurements[0].side, measurements[0].kind, measurements[0].implementation
-    names = feature_names(side, kind)
+    form = form_of(implementation)
+    names = feature_names(form, kind)
     features = np.empty((len(measurements), len(names)))
-    work = np.empty((len(measurements), 1 + len(WORK_TERMS[side])))
+    work = np.empty((len(measurements), 1 + len(WORK_TERMS[form])))
     workers = np.array([m.threads if side == "cpu" else m.compute_units for m in measurements])
     for count in np.unique(workers):
         mine = np.flatnonzero(workers == count)
-        columns = stack_columns([measurements[int(i)].columns for i in mine])
-        traits = device.traits(int(count))
-        if side == "cpu":
-            taken = CPU_BY_NAME[implementation].supports(columns)
-        else:
-            taken = LAYER_KERNELS[implementation].supports(columns, traits)
-        if not taken.all():
-            raise bad_line(measurements[int(mine[~taken][0])].where, f"{implementation} does not compute such a layer")
-        if side == "cpu":
-            made = cpu_features(kind, columns, int(count))
-        else:
-            made = gpu_features(kind, columns, launch(kind, columns, traits, implementation))
+        made = _features(device, [measurements[int(i)] for i in mine], int(count))
         features[mine] = matrix(made, names)
-        work[mine] = work_matrix(side, made)
+        work[mine] = work_matrix(form, made)
     measured = np.array([m.median_us for m in measurements])
     return Table(features, work, measured, _groups(features, names))
+
+
+def _features(device: DeviceRecord, measurements: Sequence[Measurement], workers: int) -> Features:
+    """Features of measurements of one implementation that had so many compute units or threads."""
+    side, kind, implementation = measurements[0].side, measurements[0].kind, measurements[0].implementation
+    columns = stack_columns([m.columns for m in measurements])
+    if form_of(implementation) == "routine":
+        _check_supported(measurements, CPU_BY_NAME[implementation].supports(columns))
+        return routine_features(kind, columns, workers)
+    own = device.cpu_kernels
+    traits = device.traits(workers) if side == "gpu" else own.traits(workers) if own else None
+    if traits is None:
+        problem = f"{DEVICE} names nothing that runs kernels on the CPU side with {workers} threads"
+        raise bad_line(measurements[0].where, problem)
+    _check_supported(measurements, LAYER_KERNELS[implementation].supports(columns, traits))
+    return kernel_features(kind, columns, launch(kind, columns, traits, implementation))
+
+
+def _check_supported(measurements: Sequence[Measurement], taken: Bools) -> None:
+    """Refuse lines of layers that their implementation does not compute."""
+    for measurement, supported in zip(measurements, taken, strict=True):
+        if not supported:
+            raise bad_line(measurement.where, f"{measurement.implementation} does not compute such a layer")
 
 
 def cross_predict(table: Table, parameters: Mapping[str, Any], seed: int) -> Floats:

@@ -32,7 +32,7 @@ from coexec.ops.split import Split
 from coexec.ops.transpose import Transpose
 from coexec.ops.window import Window
 from coexec.plan import Side, Task
-from coexec.planner import Choice, layer_tasks
+from coexec.planner import Choice, Resources, layer_tasks
 
 TRAITS = GpuTraits(compute_units=1, vector_width=16, vector_registers=32, cpu=True)
 MOST_ELEMENTS = 200
@@ -230,7 +230,7 @@ def networks(draw: st.DrawFn, most_nodes: int = 8) -> tuple[Graph, list[Task]]:
             choices[node.name] = Choice(axis, step * draw(st.integers(0, node.op.units(axis) // step)))
         elif node.name not in graph.placement.free:
             sides[node.name] = draw(st.sampled_from(["cpu", "gpu"])) if node.name in graph.device_ops else "cpu"
-    return graph, layer_tasks(graph, choices, sides, TRAITS)
+    return graph, layer_tasks(graph, choices, sides, Resources("", "", TRAITS, 1))
 
 
 def random_feeds(graph: Graph) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from coexec.backends.cpu import CPU_BY_NAME
-from coexec.device import DeviceInfo, cpu_cores, cpu_model, find_devices
+from coexec.device import DeviceInfo, cpu_cores, cpu_kernels, cpu_model, find_devices
 from coexec.opencl_runtime import pip_drivers
 from coexec.sync import SYNC, proven_strategies
 
@@ -43,6 +43,7 @@ def _describe(info: DeviceInfo) -> dict[str, Any]:
         "sync": proven,
         "sync_unavailable": refused,
         "emulated_gpu": info.emulated_gpu,
+        "cpu_kernels": beside.device if info.usable and (beside := cpu_kernels(info)) else None,
         "usable": info.usable,
         "reason": info.reason,
     }

@@ -285,7 +285,7 @@ def bench_setting(document: Document) -> list[str]:
     ]
 
 
-BENCH_TIMES = {"coexec": "coexec", "split": "split", "cpu": "CPU", "gpu": "GPU"}
+BENCH_TIMES = {"coexec": "coexec", "split": "split", "cpu": "CPU", "numpy": "CPU by NumPy", "gpu": "GPU"}
 BENCH_RATIOS = {
     "efficiency": "efficiency",
     "speedup": "speedup",

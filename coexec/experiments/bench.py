@@ -179,21 +179,24 @@ def _bench_layer(
     effort: Effort,
 ) -> dict[str, Any]:
     op = layer.op
-    rig = LayerRig(op, setting.sync, setting.cpu_threads)
+    rig = LayerRig(op, setting.sync, setting.use)
     choice = choose_cut(rig, setting, costs, effort.seconds)
     timers = {
         "coexec": rig.timer(choice),
         "again": rig.timer(choice),
         "cpu": rig.timer(only_cpu()),
+        "numpy": rig.timer(only_cpu(by_kernel=False)),
         "gpu": rig.timer(only_gpu(op)),
     }
     if _all_cores(setting, threads):
-        rig_all = LayerRig(op, opened(setting.info, threads, setting.use.sync or None), threads)
+        use = Machine.here(setting.info).resources(Way("", threads, threads), setting.use.sync)
+        rig_all = LayerRig(op, opened(setting.info, threads, setting.use.sync or None), use)
         timers["cpu_all_cores"], timers["gpu_all_cores"] = rig_all.timer(only_cpu()), rig_all.timer(only_gpu(op))
     found = load_all(peers, lambda p: p.load_layer(op, rig.copies, threads))
     timers |= {f"peer {name}": _timer(run, rig.copies) for name, run in found.runs.items()}
     us = _medians(timers, effort, threads)
     measured = (us["coexec"] + us["again"]) / 2
+    us["cpu"] = min(us["cpu"], us["numpy"])
     slower, faster = max(us["cpu"], us["gpu"]), min(us["cpu"], us["gpu"])
     peer_us = {peer.name: us.get(f"peer {peer.name}") for peer in peers}
     cpu_alike = setting.cpu_threads == threads
@@ -214,6 +217,7 @@ def _bench_layer(
         "units": op.units(choice.axis),
         "coexec_us": measured,
         "cpu_us": us["cpu"],
+        "numpy_us": us["numpy"],
         "gpu_us": us["gpu"],
         "cpu_all_cores_us": us.get("cpu_all_cores"),
         "gpu_all_cores_us": us.get("gpu_all_cores"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from coexec.graph import Graph
 from coexec.layout import Array
 from coexec.ops.base import Axis
 from coexec.plan import Plan
-from coexec.planner import assemble, share_choices
+from coexec.planner import Resources, assemble, share_choices
 from coexec.progress import Progress, quiet
 from coexec.sync import opened, proven_strategies
 from coexec.sync.events import copy_region
@@ -52,10 +52,11 @@ class Link:
 
 @dataclass(frozen=True)
 class Cut:
-    """Every layer cut along one axis at about one share of the GPU."""
+    """Every layer cut along one axis at about one share of the GPU; the CPU's parts by NumPy or by kernels."""
 
     axis: Axis
     share: float
+    cpu_kernels: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Result:
     sync: str
     axis: Axis
     share: float
+    cpu_kernels: bool
     tensors: int
     skipped: int
     max_rel_error: float
@@ -90,18 +92,31 @@ def compute_units(info: DeviceInfo) -> int:
 
 def all_cases(models: Sequence[str], links: Sequence[Link]) -> dict[str, dict[Link, list[Cut]]]:
     """Model -> device and strategy -> cuts: every combination."""
-    cuts = [Cut(axis, share) for axis in AXES for share in SHARES]
-    return {model: dict.fromkeys(links, cuts) for model in models}
+    return {model: dict.fromkeys(links, _cuts(links)) for model in models}
+
+
+def _cuts(links: Sequence[Link]) -> list[Cut]:
+    """By NumPy, and where the CPU side can run kernels also by these, where they have a part."""
+    kernels = any(resources_of(link).cpu_traits is not None for link in links)
+    cuts = [(axis, share) for share in SHARES for axis in AXES]
+    return [Cut(*cut) for cut in cuts] + [Cut(*cut, True) for cut in cuts if kernels and cut[1] < 1]
+
+
+def resources_of(link: Link) -> Resources:
+    """What a check uses of the machine."""
+    units = compute_units(link.info)
+    threads = max(1, cpu_cores() - units) if link.info.emulated_gpu else cpu_cores()
+    return Machine.here(link.info).resources(Way("check", units, threads), link.sync)
 
 
 def sample_cases(models: Sequence[str], links: Sequence[Link]) -> dict[str, dict[Link, list[Cut]]]:
     """A small part of ``all_cases`` in which each model, device with strategy, axis and share occurs."""
-    cuts = [Cut(axis, share) for share in SHARES for axis in AXES]
+    cuts = _cuts(links)
     rounds = max(len(models), len(links))
     pairs = [(models[i % len(models)], links[i % len(links)]) for i in range(rounds)]
     each = max(2, -(-len(cuts) // rounds))
     # A stride that has no factor in common with the number of cuts visits them all.
-    order = itertools.cycle([cuts[(3 * i) % len(cuts)] for i in range(len(cuts))])
+    order = itertools.cycle([cuts[(7 * i) % len(cuts)] for i in range(len(cuts))])
     cases: dict[str, dict[Link, list[Cut]]] = {model: {} for model in models}
     for model, link in pairs:
         cases[model].setdefault(link, []).extend(itertools.islice(order, each))
@@ -192,13 +207,12 @@ def _check_link(
     link: Link,
     cuts: Sequence[Cut],
 ) -> Iterable[Result]:
-    units = compute_units(link.info)
-    threads = max(1, cpu_cores() - units) if link.info.emulated_gpu else cpu_cores()
-    use = Machine.here(link.info).resources(Way("check", units, threads), link.sync)
-    sync = opened(link.info, units, link.sync)
+    use, threads = resources_of(link), resources_of(link).cpu_threads
+    sync = opened(link.info, compute_units(link.info), link.sync)
     keeping, sharing = Executor(graph, sync, threads, keep_all=True), Executor(graph, sync, threads)
     for cut in cuts:
-        plan = assemble(graph, share_choices(graph, cut.axis, cut.share), None, use)
+        own = use if cut.cpu_kernels else replace(use, cpu_traits=None)
+        plan = assemble(graph, share_choices(graph, cut.axis, cut.share), None, own)
         first, second = (
             {key: value.copy() for key, value in run_poisoned(executor, plan, feeds).items()}
             for executor in (keeping, sharing)
@@ -206,7 +220,8 @@ def _check_link(
         equal = all(_same_bits(first[key], second[key]) for key in graph.outputs if key in first)
         worst, error = _worst(first, reference)
         skipped = len(graph.tensors) - len(graph.inputs) - len(reference)
-        yield Result(name, link.info.id, link.sync, cut.axis, cut.share, len(reference), skipped, error, worst, equal)
+        case = (name, link.info.id, link.sync, cut.axis, cut.share, cut.cpu_kernels)
+        yield Result(*case, len(reference), skipped, error, worst, equal)
 
 
 def run_poisoned(executor: Executor, plan: Plan, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -13,10 +13,12 @@ from coexec.device import DeviceInfo, cpu_cores
 from coexec.executor import Executor
 from coexec.experiments.network_timing import plan_timer, random_feeds
 from coexec.experiments.reference_check import Check, check_against_onnxruntime
-from coexec.experiments.setting import ideal_us, only_cpu, only_gpu
+from coexec.experiments.setting import ideal_us, only_gpu
 from coexec.graph import Graph
+from coexec.kernels import KERNEL_BY_NAME
 from coexec.layout import Array
 from coexec.measure import LayerRig, interleaved, settled
+from coexec.measured_plan import whole_on_cpu
 from coexec.ops.base import SplitOp
 from coexec.plan import LayerPlan, Plan, Side
 from coexec.planner import Choice, Resources, assemble, share_choices
@@ -87,8 +89,8 @@ def demo(
     times: dict[tuple[SplitOp, str, int], LayerTimes] = {}
     for done, (key, row) in enumerate(distinct.items()):
         progress(3 + done, steps, row.name)
-        choice = Choice(row.axis, row.cut)
-        times[key] = measure_layer(key[0], choice, link, plan.cpu_threads, LAYERS_S / len(distinct))
+        choice = Choice(row.axis, row.cut, cpu_kernel=row.cpu_impl in KERNEL_BY_NAME)
+        times[key] = measure_layer(key[0], choice, link, planned.use, LAYERS_S / len(distinct))
     progress(steps, steps, "done")
     ops = {node.name: node.op for node in graph.split_nodes()}
     layers = []
@@ -130,16 +132,14 @@ def measure_network(planned: Planned, link: Sync | None, feeds: Feeds, sync: str
     return {**ms, "speedup": min(alone) / coexec_ms, "noise": timings[0].spread}
 
 
-def measure_layer(op: SplitOp, choice: Choice, link: Sync | None, cpu_threads: int, seconds: float) -> LayerTimes:
+def measure_layer(op: SplitOp, choice: Choice, link: Sync | None, use: Resources, seconds: float) -> LayerTimes:
     """One layer at one cut: as a whole, its parts alone, and each side alone with the whole of it; all in turn."""
-    rig = LayerRig(op, link, cpu_threads)
-    timers = {"cpu whole": rig.timer(only_cpu())}
+    rig = LayerRig(op, link, use)
+    timers = {"cpu whole": rig.timer(whole_on_cpu(rig))}
     if link is not None:
         timers["gpu whole"] = rig.timer(only_gpu(op))
     split = 0 < choice.cut < op.units(choice.axis)
     if split:
-        assert link is not None
-        use = Resources(link.session.info.id, "", link.session.traits, cpu_threads)
         timers["layer"] = rig.timer(choice)
         timers["cpu"] = _side_timer(rig, choice, use, "cpu")
         timers["gpu"] = _side_timer(rig, choice, use, "gpu")

@@ -89,7 +89,7 @@ def perturbed(graph: Graph, setting: Setting, chosen: Choices, seed: int) -> dic
         assert isinstance(op, SplitOp)
         if rng.random() < 0.5:
             continue
-        inner = aligned_cuts(op, choice.axis, setting.traits)
+        inner = aligned_cuts(op, choice.axis, setting.use)
         cuts = [0, *inner, op.units(choice.axis)]
         nearest = min(range(len(cuts)), key=lambda i: abs(cuts[i] - choice.cut))
         target = int(np.clip(nearest + rng.choice([-2, -1, 1, 2]), 0, len(cuts) - 1))

@@ -105,9 +105,9 @@ def version(package: str) -> str | None:
         return None
 
 
-def only_cpu() -> Choice:
-    """The CPU side computes the whole layer."""
-    return Choice("channel", 0)
+def only_cpu(by_kernel: bool = True) -> Choice:
+    """The CPU side computes the whole layer, ``by_kernel`` where it has a device for that."""
+    return Choice("channel", 0, cpu_kernel=by_kernel)
 
 
 def only_gpu(op: SplitOp) -> Choice:

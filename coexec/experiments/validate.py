@@ -8,7 +8,7 @@ reported: the minimum of a noisy grid flatters. Both times of the choice give th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -62,9 +62,12 @@ class Chooser:
         if self.costs is None:
             return None
         columns = {**op.columns(), "activation": np.array([op.activation.code])}
-        cpu = self.costs.cpu_us(op.kind, columns, self.setting.cpu_threads)
+        cpu = [self.costs.cpu_us(op.kind, columns, self.setting.cpu_threads)]
+        traits = self.setting.use.cpu_traits
+        if traits is not None and self.costs.knows_cpu_kernels(self.setting.cpu_threads):
+            cpu.append(self.costs.cpu_kernel_us(op.kind, columns, traits))
         gpu = self.costs.gpu_us(op.kind, columns, self.setting.traits)
-        return float(cpu[0]), float(gpu[0])
+        return float(min(cpu)[0]), float(gpu[0])
 
 
 @dataclass(frozen=True)
@@ -159,9 +162,10 @@ def validate_model(
 
 
 def grid(op: SplitOp, setting: Setting, step: int | None, most: int) -> list[Choice]:
-    """Both exclusive choices, and along each axis up to ``most`` cuts in between."""
-    cuts = [Choice(axis, cut) for axis in op.axes for cut in aligned_cuts(op, axis, setting.traits, step, most)]
-    return [only_cpu(), only_gpu(op), *cuts]
+    """Both exclusive choices, and along each axis up to ``most`` cuts in between; the CPU's part by all it has."""
+    kernels = (True,) if setting.use.cpu_traits is None else (False, True)
+    cuts = [Choice(axis, cut) for axis in op.axes for cut in aligned_cuts(op, axis, setting.use, step, most)]
+    return [only_gpu(op), *(replace(c, cpu_kernel=k) for k in kernels for c in (only_cpu(), *cuts))]
 
 
 def _check(step: int | None, seconds: float) -> None:
@@ -197,7 +201,7 @@ def _validate(
 def validate_layer(layer: NamedLayer, chooser: Chooser, step: int | None, seconds: float) -> LayerResult:
     """Measure one layer: its choice against its grid, in two passes."""
     op, setting = layer.op, chooser.setting
-    rig = LayerRig(op, setting.sync, setting.cpu_threads)
+    rig = LayerRig(op, setting.sync, setting.use)
     weight_bytes = 4 * int(np.prod(op.array_shapes["weight"], dtype=np.int64))
     choice = chooser.choose(rig)
     affordable = max(3, PACKED_BYTES // (3 * rig.copies * weight_bytes))
@@ -207,12 +211,13 @@ def validate_layer(layer: NamedLayer, chooser: Chooser, step: int | None, second
         [rig.timer(c) for c in tried], min_rounds=3, max_rounds=15, budget_s=seconds / 2, warm_up_s=0.02
     )
     oracle = tried[min(range(len(tried)), key=lambda i: first[i].median_us)]
-    again = _distinct(op, [choice, oracle, only_cpu(), only_gpu(op)])
+    again = _distinct(op, [choice, oracle, only_cpu(), only_cpu(by_kernel=False), only_gpu(op)])
     second = interleaved([rig.timer(c) for c in [choice, *again]], min_rounds=5, max_rounds=60, budget_s=seconds / 2)
     us = {_key(op, c): t.median_us for c, t in zip(again, second[1:], strict=True)}
     twice = (second[0].median_us, us[_key(op, choice)])
     us[_key(op, choice)] = sum(twice) / 2
-    measured, cpu_us, gpu_us = (us[_key(op, c)] for c in (choice, only_cpu(), only_gpu(op)))
+    measured, gpu_us = us[_key(op, choice)], us[_key(op, only_gpu(op))]
+    cpu_us = min(us[_key(op, only_cpu(by_kernel))] for by_kernel in (True, False))
     noise = abs(twice[0] - twice[1]) / measured
     row: dict[str, Any] = {
         "name": layer.name,
@@ -234,11 +239,11 @@ def validate_layer(layer: NamedLayer, chooser: Chooser, step: int | None, second
     return LayerResult(row, choice, oracle, chooser.alone(op), noise)
 
 
-def _key(op: SplitOp, choice: Choice) -> tuple[Axis, int]:
-    """What tells choices apart: at either end the axis makes no difference."""
-    if choice.cut in (0, op.units(choice.axis)):
-        return "none", int(choice.cut > 0)
-    return choice.axis, choice.cut
+def _key(op: SplitOp, choice: Choice) -> tuple[Axis, int, bool]:
+    """What tells choices apart: at either end the axis makes no difference, and without a CPU part its code."""
+    if choice.cut == op.units(choice.axis):
+        return "none", 1, True
+    return ("none" if choice.cut == 0 else choice.axis), choice.cut, choice.cpu_kernel
 
 
 def _distinct(op: SplitOp, choices: Sequence[Choice]) -> list[Choice]:

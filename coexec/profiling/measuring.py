@@ -15,21 +15,21 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from coexec.api import CPU_ONLY
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
-from coexec.device import DeviceInfo, Session, cpu_cores, cpu_model, find_device
+from coexec.device import DeviceInfo, Session, cpu_cores, cpu_kernels, cpu_model, find_device
 from coexec.errors import DeviceError, InputError, ProfileError
 from coexec.kernels import LAYER_KERNELS
-from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.measure import REST_S, LayerRig, Timing, interleaved
+from coexec.measured_plan import whole_on_cpu
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.linear import Linear
-from coexec.plan import Plan, Task
+from coexec.plan import Plan, Side, Task
 from coexec.planner import Choice, Resources, aligned_cuts, assemble
 from coexec.predictors.model_files import MIN_POINTS
 from coexec.profiling.networks import conv
@@ -42,17 +42,19 @@ from coexec.profiling.profile_files import (
     DeviceRecord,
     Journal,
     SessionRecord,
+    SplitTimes,
     op_row,
     read_measurements,
     read_sync_costs,
 )
 from coexec.profiling.workloads import Workload, levels, workloads
 from coexec.sync import Sync, open_sync
+from coexec.ways import Machine, Way
 
 DEFAULT_BUDGET_S = 20 * 60.0
 SYNC_SHARE = 0.08
 """Share of the budget that sync costs may take, at most."""
-SYNC_ROUNDS = 24
+SYNC_ROUNDS = 30
 """Hand-over measurements wanted in all."""
 BUSY_LOAD = 0.5
 """Load average per core from which other work is likely to slow down what is measured."""
@@ -66,8 +68,13 @@ SYNC_LAYERS: tuple[tuple[SplitOp, Axis], ...] = (
     (Linear(8, 512, 512, bias=True), "channel"),
     (conv(64, 28, 128, 1, 1), "row"),
     (Linear(128, 128, 256, bias=True), "row"),
+    (Linear(196, 384, 768, bias=True), "channel"),
+    (conv(128, 28, 128, 3, 1), "row"),
+    (Linear(196, 1024, 1024, bias=True), "channel"),
+    (conv(64, 56, 256, 1, 1), "row"),
 )
-"""Layers so small (some 20 to 200 us) that a hand-over shows beside their work."""
+"""Layers so small (some 20 to 200 us) that a hand-over shows beside their work, and larger ones (to some ms) that
+show how much both sides slow one another down."""
 
 
 @dataclass(frozen=True)
@@ -160,27 +167,50 @@ def profile(
         sync_us=record.sync_us,
         skipped=run.skipped,
         skip_reason=run.skip_reason,
-        short_of_points=_short_of_points(folder),
+        short_of_points=_short_of_points(folder, record.cpu_kernels is not None),
     )
 
 
-def _short_of_points(folder: Path) -> dict[str, int]:
+def _short_of_points(folder: Path, on_cpu: bool) -> dict[str, int]:
     """Implementations that have too few measurements to be predicted, with how many they have."""
-    return {name: count for name, count in _points(folder).items() if count < MIN_POINTS}
+    return {str(code): count for code, count in _points(folder, on_cpu).items() if count < MIN_POINTS}
 
 
-def _points(folder: Path) -> dict[str, int]:
-    """How many measurements each implementation has."""
-    counts = dict.fromkeys((*CPU_BY_NAME, *LAYER_KERNELS), 0)
+def _points(folder: Path, on_cpu: bool) -> dict[Code, int]:
+    """How many measurements each implementation has, kernels of the CPU side among them if it can run any."""
+    sides: list[tuple[Side, Mapping[str, Any]]] = [("gpu", LAYER_KERNELS), ("cpu", CPU_BY_NAME)]
+    sides += [("cpu", LAYER_KERNELS)] if on_cpu else []
+    counts = {Code(side, name): 0 for side, names in sides for name in names}
     for measurement in read_measurements(folder):
-        counts[measurement.implementation] = counts.get(measurement.implementation, 0) + 1
+        code = Code(measurement.side, measurement.implementation)
+        counts[code] = counts.get(code, 0) + 1
     return counts
+
+
+class Code(NamedTuple):
+    """An implementation on the side where it runs."""
+
+    side: Side
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.side} {self.name}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the things that a workload has measured, alone: an op by one implementation on one side."""
+
+    code: Code
+    op: SplitOp
+    choice: Choice
 
 
 class Bench:
     """The device opened once for each number of compute units that is measured."""
 
     def __init__(self, info: DeviceInfo, sync: str | None, compute_units: Sequence[int]) -> None:
+        self.machine = Machine.here(info)
         self._syncs = {units: open_sync(Session(info, units), sync) for units in compute_units}
 
     @property
@@ -190,21 +220,35 @@ class Bench:
     def sync(self, compute_units: int) -> Sync:
         return self._syncs[compute_units]
 
-    def measure(self, workload: Workload) -> tuple[Timing, Timing]:
-        """The GPU's and the CPU's part, each alone.
+    def use(self, workload: Workload) -> Resources:
+        """What a workload uses of the machine."""
+        return self.machine.resources(Way("", workload.compute_units, workload.threads))
+
+    def parts(self, workload: Workload) -> list[Part]:
+        """The GPU's part, and the CPU's by each of its implementations."""
+        use, op = self.use(workload), workload.cpu
+        kernel = _kernel(workload.gpu, self.machine, workload.compute_units)
+        parts = [Part(Code("gpu", kernel), workload.gpu, _all_of(workload.gpu))]
+        if use.cpu_traits is not None:
+            name = launch(op.kind, op.columns(), use.cpu_traits).names()[0]
+            parts.append(Part(Code("cpu", name), op, Choice("channel", 0)))
+        # Last, since its threads spin on for a while.
+        return [*parts, Part(Code("cpu", variant_for(op).name), op, Choice("channel", 0, cpu_kernel=False))]
+
+    def measure(self, workload: Workload) -> list[Timing]:
+        """Each of the workload's parts alone.
 
         One after the other, not in turn: the CPU side's further threads spin on for a while after each run, and
         would halve the speed of a GPU that is emulated on the same cores.
         """
-        sync = self.sync(workload.compute_units)
-        gpu = LayerRig(workload.gpu, sync, 1).timer(_all_of(workload.gpu))
-        cpu = LayerRig(workload.cpu, sync, workload.threads).timer(Choice("channel", 0))
-        (gpu_timing,), (cpu_timing,) = (
-            interleaved([timer], warm_up_s=0.02, min_rounds=5, max_rounds=15, budget_s=0.15) for timer in (gpu, cpu)
-        )
+        sync, use = self.sync(workload.compute_units), self.use(workload)
+        timings = []
+        for part in self.parts(workload):
+            timer = LayerRig(part.op, sync, use).timer(part.choice)
+            timings += interleaved([timer], warm_up_s=0.02, min_rounds=5, max_rounds=15, budget_s=0.15)
         if workload.threads > 1:
             time.sleep(REST_S)
-        return gpu_timing, cpu_timing
+        return timings
 
 
 @dataclass
@@ -234,19 +278,19 @@ class _Run:
         Workloads of implementations that have far more points than the rarest one so far are left out.
         """
         failures = 0
-        counts, reached = _points(self.folder), set[str]()
+        counts, reached = _points(self.folder, self.bench.machine.cpu_kernels is not None), set[Code]()
         for workload in sequence:
             if self.elapsed_s() >= self.budget_s:
                 return
-            names = _implementations(workload, self.info.traits(workload.compute_units))
-            reached.update(names)
-            rarest = min(counts[name] for name in reached)
-            if min(counts[name] for name in names) > 2 * rarest + MIN_POINTS // 2:
+            codes = [part.code for part in self.bench.parts(workload)]
+            reached.update(codes)
+            rarest = min(counts[code] for code in reached)
+            if min(counts[code] for code in codes) > 2 * rarest + MIN_POINTS // 2:
                 continue
-            for name in names:
-                counts[name] += 1
+            for code in codes:
+                counts[code] += 1
             try:
-                gpu, cpu = self.bench.measure(workload)
+                timings = self.bench.measure(workload)
             except DeviceError as error:
                 failures += 1
                 self.skipped += 1
@@ -255,48 +299,31 @@ class _Run:
                     raise
                 continue
             failures = 0
-            for row in _rows(workload, gpu, cpu, self.bench.sync(workload.compute_units)):
-                journal.append(row)
+            for part, timing in zip(self.bench.parts(workload), timings, strict=True):
+                journal.append(_row(workload, part, timing))
                 self.points += 1
             self.report()
 
 
-def _implementations(workload: Workload, traits: GpuTraits) -> tuple[str, str]:
-    """Kernel and routine that a workload's two parts run by."""
-    kernel = launch(workload.gpu.kind, workload.gpu.columns(), traits).names()[0]
-    return kernel, variant_for(workload.cpu).name
-
-
-def _rows(workload: Workload, gpu: Timing, cpu: Timing, sync: Sync) -> list[dict[str, Any]]:
-    """Lines of measurements.csv for one workload."""
-    kernel, routine = _implementations(workload, sync.session.traits)
-    common = {"sample": workload.sample, "unix_s": round(time.time(), 1)}
-    return [
-        {
-            **common,
-            **op_row(workload.gpu),
-            **_timing_row(gpu),
-            "side": "gpu",
-            "implementation": kernel,
-            "compute_units": workload.compute_units,
-        },
-        {
-            **common,
-            **op_row(workload.cpu),
-            **_timing_row(cpu),
-            "side": "cpu",
-            "implementation": routine,
-            "threads": workload.threads,
-        },
-    ]
-
-
-def _timing_row(timing: Timing) -> dict[str, Any]:
+def _row(workload: Workload, part: Part, timing: Timing) -> dict[str, Any]:
+    """A line of measurements.csv."""
+    on_gpu = part.code.side == "gpu"
     return {
+        "sample": workload.sample,
+        "unix_s": round(time.time(), 1),
+        **op_row(part.op),
+        "side": part.code.side,
+        "implementation": part.code.name,
+        **({"compute_units": workload.compute_units} if on_gpu else {"threads": workload.threads}),
         "median_us": f"{timing.median_us:.3f}",
         "spread": f"{timing.spread:.4f}",
         "repeats": timing.repeats,
     }
+
+
+def _kernel(op: SplitOp, machine: Machine, compute_units: int) -> str:
+    assert machine.traits is not None  # there is a device
+    return launch(op.kind, op.columns(), machine.traits(compute_units)).names()[0]
 
 
 def _all_of(op: SplitOp) -> Choice:
@@ -306,36 +333,49 @@ def _all_of(op: SplitOp) -> Choice:
 def _with_sync_cost(run: _Run, record: DeviceRecord, journal: Journal) -> DeviceRecord:
     """The record with the hand-over cost, from the profile's earlier sync.csv and a few more measurements."""
     units, threads = _split_shares(record)
-    sync = run.bench.sync(units)
+    sync, use = run.bench.sync(units), run.bench.machine.resources(Way("", units, threads))
     known = read_sync_costs(run.folder)
     until = SYNC_SHARE * run.budget_s
     for i in range(len(known), SYNC_ROUNDS):
         op, axis = SYNC_LAYERS[i % len(SYNC_LAYERS)]
-        row = split_cost(op, axis, sync, threads)
+        row = split_row(op, axis, sync, use)
         if row is not None:
             journal.append({**row, "unix_s": round(time.time(), 1)})
-            known.append(float(row["sync_us"]))
+            known.append(SplitTimes(*(float(row[name]) for name in SplitTimes._fields)))
         run.report()
         if run.elapsed_s() > until:
             break
-    return replace(
-        record,
-        sync_us=round(float(np.median(known)), 3) if known else record.sync_us,
-        turn_us=round(turn_us(run.bench.sync(record.compute_units[-1]), record.cores), 3),
-    )
+    if known:
+        sync_us, slowdown = fit_split_costs(known)
+        record = replace(record, sync_us=round(sync_us, 3), slowdown=round(slowdown, 4))
+    return replace(record, turn_us=round(turn_us(run.bench.sync(record.compute_units[-1]), record.cores), 3))
 
 
-def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, Any] | None:
-    """What a split adds to the slower of its two sides alone, at the cut where both take about as long.
+def fit_split_costs(times: Sequence[SplitTimes]) -> tuple[float, float]:
+    """What splits add to the longer of their sides alone, as microseconds and as a share of it, neither negative.
+
+    By least squares of the error relative to the whole: each split is the median of many runs.
+    """
+    from scipy.optimize import nnls
+
+    cpu_us, gpu_us, split_us = np.array(times).T
+    alone_us = np.maximum(cpu_us, gpu_us)
+    terms = np.stack([np.ones_like(alone_us), alone_us], axis=1) / split_us[:, None]
+    sync_us, slowdown = nnls(terms, (split_us - alone_us) / split_us)[0]
+    return float(sync_us), float(slowdown)
+
+
+def split_row(op: SplitOp, axis: Axis, sync: Sync, use: Resources) -> dict[str, Any] | None:
+    """A split at the cut where both sides take about as long, and what it adds to the longer of them alone.
 
     A line of sync.csv; None for a layer without such a cut.
     """
-    traits = sync.session.traits
-    whole = LayerRig(op, sync, threads)
+    whole = LayerRig(op, sync, use)
+    on_cpu = whole_on_cpu(whole)
     gpu, cpu = interleaved(
-        [whole.timer(_all_of(op)), whole.timer(Choice(axis, 0))], 0.01, min_rounds=3, max_rounds=5, budget_s=0.1
+        [whole.timer(_all_of(op)), whole.timer(on_cpu)], 0.01, min_rounds=3, max_rounds=5, budget_s=0.1
     )
-    cuts = aligned_cuts(op, axis, traits)
+    cuts = aligned_cuts(op, axis, use)
     if not cuts:
         return None
     ideal = op.units(axis) * cpu.median_us / (cpu.median_us + gpu.median_us)
@@ -343,9 +383,9 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
     parts = op.part(axis, 0, cut).op, op.part(axis, cut, op.units(axis)).op
     gpu, cpu, split = interleaved(
         [
-            LayerRig(parts[0], sync, threads).timer(_all_of(parts[0])),
-            LayerRig(parts[1], sync, threads).timer(Choice("channel", 0)),
-            whole.timer(Choice(axis, cut)),
+            LayerRig(parts[0], sync, use).timer(_all_of(parts[0])),
+            LayerRig(parts[1], sync, use).timer(on_cpu),
+            whole.timer(replace(on_cpu, axis=axis, cut=cut)),
         ],
         warm_up_s=0.02,
         max_rounds=25,
@@ -355,7 +395,7 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
         **op_row(op),
         "axis": axis,
         "cut": cut,
-        "threads": threads,
+        "threads": use.cpu_threads,
         "compute_units": sync.session.compute_units,
         "cpu_us": f"{cpu.median_us:.3f}",
         "gpu_us": f"{gpu.median_us:.3f}",
@@ -369,10 +409,10 @@ def split_cost(op: SplitOp, axis: Axis, sync: Sync, threads: int) -> dict[str, A
 def turn_us(sync: Sync, threads: int) -> float:
     """What a change of sides adds to layers that run wholly on one side or the other in turn."""
     op = Linear(1, 16, 16)
-    rig = LayerRig(op, sync, threads, copies=24)
-    resources = Resources(sync.session.info.id, "", sync.session.traits, threads)
+    use = Resources(sync.session.info.id, "", sync.session.traits, threads)
+    rig = LayerRig(op, sync, use, copies=24)
     choices = {n.name: _all_of(op) if i % 2 else Choice("channel", 0) for i, n in enumerate(rig.graph.nodes)}
-    plan = assemble(rig.graph, choices, None, resources)
+    plan = assemble(rig.graph, choices, None, use)
     alternating = replace(plan, tasks=tuple(_one_after_another(plan)))
 
     def run() -> float:
@@ -437,7 +477,9 @@ def _describe(info: DeviceInfo, sync: str | None, seed: int) -> DeviceRecord:
         cores=cores,
         sync=sync or "",
         sync_us=0.0,
+        slowdown=0.0,
         turn_us=0.0,
+        cpu_kernels=cpu_kernels(info),
         versions=_versions(),
         seed=seed,
     )
@@ -450,7 +492,7 @@ def _record(folder: Path, here: DeviceRecord, has_points: bool) -> DeviceRecord:
             raise ProfileError(f"{folder} has measurements but no {DEVICE}; profile into a new folder")
         return here
     known = DeviceRecord.load(folder)
-    for name in ("device_name", "platform", "driver", "cpu_model", "cores", "compute_units", "threads"):
+    for name in ("device_name", "platform", "driver", "cpu_model", "cores", "compute_units", "threads", "cpu_kernels"):
         if getattr(known, name) != getattr(here, name):
             raise ProfileError(
                 f"{folder} was measured with {name} {getattr(known, name)!r}, here it is {getattr(here, name)!r}; "

@@ -15,13 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Annotated, Any, Literal, TypedDict, TypeVar
+from typing import IO, Annotated, Any, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
 from msgspec import UNSET, Meta, UnsetType
 
 from coexec.backends.cpu import CPU_BY_NAME, CpuVariant
+from coexec.device import CpuKernels, VectorRegisters, VectorWidth
 from coexec.documents import Count, Duration, Shape, Size, Workers, checked, parse, read_bytes
 from coexec.errors import ProfileError
 from coexec.kernels import LAYER_KERNELS
@@ -160,6 +161,14 @@ class Measurement:
     repeats: int
 
 
+class SplitTimes(NamedTuple):
+    """Of a line of sync.csv, in microseconds: each side's part alone, and both at once."""
+
+    cpu_us: float
+    gpu_us: float
+    split_us: float
+
+
 class SessionRecord(TypedDict, total=False):
     """One call of `coexec profile`: when it began (ISO date, UTC), the machine's load then, seconds and points."""
 
@@ -179,8 +188,10 @@ class DeviceRecord:
         vector_width, vector_registers, cpu: the device's traits that the launch rules read.
         compute_units, threads: the numbers of compute units and CPU threads that were measured.
         cpu_model, cores: of the CPU side.
-        sync: strategy; ``sync_us`` what a hand-over adds to a split layer; ``turn_us`` what a
-            change of sides adds where layers run wholly on one side or the other, each on all of its cores.
+        sync: strategy; ``sync_us`` what a hand-over adds to a split layer, ``slowdown`` by which share either side
+            is slower while the other runs; ``turn_us`` what a change of sides adds where layers run wholly on one side
+            or the other, each on all of its cores.
+        cpu_kernels: what ran kernels on the CPU side; None if nothing did.
         versions: of Python and of the packages that matter.
         seed: of the sequence of workloads.
         sessions: one entry per call of `coexec profile`.
@@ -192,8 +203,8 @@ class DeviceRecord:
     driver: str
     device_type: Annotated[str, Meta(pattern="^(cpu|gpu|accelerator)\\Z")]
     emulated_gpu: bool
-    vector_width: Annotated[int, Meta(ge=1, le=16)]
-    vector_registers: Annotated[int, Meta(ge=1, le=1024)]
+    vector_width: VectorWidth
+    vector_registers: VectorRegisters
     cpu: bool
     compute_units: Annotated[tuple[Workers, ...], Meta(min_length=1)]
     threads: Annotated[tuple[Workers, ...], Meta(min_length=1)]
@@ -201,7 +212,9 @@ class DeviceRecord:
     cores: Workers
     sync: str
     sync_us: Duration
+    slowdown: Annotated[float, Meta(ge=0, le=100)]
     turn_us: Duration
+    cpu_kernels: CpuKernels | None
     versions: Mapping[str, str]
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     sessions: tuple[SessionRecord, ...] = ()
@@ -223,6 +236,8 @@ class DeviceRecord:
         problem = ""
         if (record.emulated_gpu, record.cpu) != (emulated, emulated):
             problem = f"a device of type {record.device_type} with emulated_gpu {record.emulated_gpu}, cpu {record.cpu}"
+        elif record.cpu_kernels is not None and not set(record.cpu_kernels.threads) <= set(range(1, record.cores + 1)):
+            problem = f"cores is {record.cores}, but kernels ran on {max(record.cpu_kernels.threads)} threads"
         elif record.cores != max(record.threads):
             problem = f"cores is {record.cores}, but up to {max(record.threads)} threads were measured"
         elif emulated and max(record.compute_units) > record.cores:
@@ -328,12 +343,13 @@ def read_measurements(folder: Path) -> list[Measurement]:
     return [_measurement(where, row) for where, row in _rows(folder / MEASUREMENTS, HEADER)]
 
 
-def read_sync_costs(folder: Path) -> list[float]:
-    """What each split in sync.csv added, in microseconds; none if there is no such file."""
+def read_sync_costs(folder: Path) -> list[SplitTimes]:
+    """The splits in sync.csv; none if there is no such file."""
     path = folder / SYNC_COSTS
     if not path.exists():
         return []
-    return [_cells(where, row, _SyncCells)[2].sync_us for where, row in _rows(path, SYNC_HEADER)]
+    cells = (_cells(where, row, _SyncCells)[2] for where, row in _rows(path, SYNC_HEADER))
+    return [SplitTimes(c.cpu_us, c.gpu_us, c.split_us) for c in cells]
 
 
 def bad_line(where: str, problem: object) -> ProfileError:
@@ -426,16 +442,16 @@ def _measurement(where: str, row: Mapping[str, str]) -> Measurement:
     )
 
 
-def known_implementations(side: Side) -> Mapping[str, CpuVariant] | Mapping[str, KernelVariant]:
-    """This version's implementations of a side."""
-    return CPU_BY_NAME if side == "cpu" else LAYER_KERNELS
+def known_implementations(side: Side) -> Mapping[str, CpuVariant | KernelVariant]:
+    """This version's implementations of a side: kernels, and on the CPU side NumPy's routines."""
+    return {**LAYER_KERNELS, **CPU_BY_NAME} if side == "cpu" else LAYER_KERNELS
 
 
 def fits_implementation(side: Side, kind: Kind, name: str) -> bool:
     """Whether an implementation may compute ops of this kind; of another version's nothing is known."""
     known = known_implementations(side).get(name)
     if known is None:
-        return name not in known_implementations("gpu" if side == "cpu" else "cpu")
+        return name not in known_implementations("cpu")
     return known.kind == kind
 
 

@@ -20,7 +20,7 @@ from coexec.ops.activation import Activation
 from coexec.ops.base import Axis, SplitOp
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
-from coexec.planner import aligned_cuts
+from coexec.planner import Resources, aligned_cuts
 from coexec.profiling.heldout import held_out
 from coexec.profiling.networks import network_layers
 
@@ -234,7 +234,7 @@ def _parts(layer: SplitOp, p: Point, traits: GpuTraits) -> tuple[SplitOp, SplitO
     if p.cut < 0.5:
         return layer, layer
     axis: Axis = "channel" if p.cut < 0.8 else "row"
-    cuts = aligned_cuts(layer, axis, traits)
+    cuts = aligned_cuts(layer, axis, Resources("", "", traits, 1))
     if not cuts:
         return layer, layer
     cut = cuts[int(p.where * len(cuts))]

@@ -72,18 +72,13 @@ class Sync(ABC):
     def allocate(self, nbytes: int) -> Memory:
         """Memory for tensors, zeroed."""
 
+    def argument(self, memory: Memory) -> Any:
+        """What kernels get for memory that ``allocate`` gave."""
+        return memory.argument
+
     def constant(self, array: Array) -> Any:
         """Device memory with the content of ``array``, which must not be changed later; returns the kernel argument."""
-        import pyopencl as cl
-
-        array = np.ascontiguousarray(array)
-        # A CPU-type device can read the array itself, which pyopencl keeps alive.
-        in_place = self.session.traits.cpu and array.ctypes.data % ALIGNMENT == 0
-        flags = cl.mem_flags.USE_HOST_PTR if in_place else cl.mem_flags.COPY_HOST_PTR
-        try:
-            return cl.Buffer(self.session.context, cl.mem_flags.READ_ONLY | flags, hostbuf=array)
-        except cl.Error as error:
-            raise DeviceError(no_memory(self.session, array.nbytes, error)) from error
+        return constant(self.session, array)
 
     def control_arguments(self, launch: Launch) -> list[Any]:
         """Arguments of COEXEC_ARGS for a launch; none unless ``in_kernel``."""
@@ -149,6 +144,19 @@ class Sync(ABC):
 
 _stuck: list[tuple[Sync, Any]] = []
 """Queues whose kernels could not be stopped, with the memory that those may still write."""
+
+
+def constant(session: Session, array: Array) -> Any:
+    """A buffer with the content of an array: a CPU-type device reads the array itself, which pyopencl keeps alive."""
+    import pyopencl as cl
+
+    array = np.ascontiguousarray(array)
+    in_place = session.traits.cpu and array.ctypes.data % ALIGNMENT == 0
+    flags = cl.mem_flags.USE_HOST_PTR if in_place else cl.mem_flags.COPY_HOST_PTR
+    try:
+        return cl.Buffer(session.context, cl.mem_flags.READ_ONLY | flags, hostbuf=array)
+    except cl.Error as error:
+        raise DeviceError(no_memory(session, array.nbytes, error)) from error
 
 
 def no_memory(session: Session, nbytes: int, error: Exception) -> str:

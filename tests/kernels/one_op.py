@@ -49,7 +49,7 @@ class OneOp:
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Poison, feed, run, and bring the whole of y back."""
-        self.executor.load(Plan("one", "", "", "", 0, 1, "", tuple(tasks), {}, {}, 0.0, "", {}, {}))
+        self.executor.load(Plan("one", "", "", "", 0, 1, "", tuple(tasks), {}, {}, 0.0, "", {}, {}, "", ""))
         for name in (*self.inputs, "y"):
             self.executor.tensors.memory(name).host[...] = NAN_BYTE
             if name in self.inputs:

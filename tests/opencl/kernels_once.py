@@ -59,7 +59,7 @@ def run(op: Linear | Conv2d, kernel: str, sync: Sync) -> tuple[float, str]:
     node = Node("layer", op, ("x", "weight", "bias"), ("y",))
     executor = Executor(Graph("one", (node,), tensors, constants, ("x",), ("y",)), sync, 1)
     task = Task("gpu", "layer", "none", 0, 1, kernel, 0)
-    executor.load(Plan("one", "", "", "", 0, 1, "", (task,), {}, {}, 0.0, "", {}, {}))
+    executor.load(Plan("one", "", "", "", 0, 1, "", (task,), {}, {}, 0.0, "", {}, {}, "", ""))
     x: Array = np.random.default_rng(5).standard_normal(shapes["x"], np.float32)
     y = executor.run({"x": x})["y"]
     arrays, output = op.canonical([x, constants["weight"], constants["bias"]], y)

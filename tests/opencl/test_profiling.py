@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import csv
 import os
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from coexec.backends.cpu import CPU_BY_NAME
 from coexec.device import DeviceInfo, cpu_cores, find_devices
 from coexec.errors import DeviceError, ProfileError
 from coexec.kernels import LAYER_KERNELS
 from coexec.profiling.measuring import Progress, profile
-from coexec.profiling.profile_files import DEVICE, MEASUREMENTS, SYNC_COSTS, DeviceRecord, read_measurements
+from coexec.profiling.profile_files import (
+    DEVICE,
+    MEASUREMENTS,
+    SYNC_COSTS,
+    DeviceRecord,
+    known_implementations,
+    read_measurements,
+)
 
 pytestmark = [pytest.mark.opencl, pytest.mark.filterwarnings("ignore:this machine is busy")]
 
@@ -52,15 +59,17 @@ def test_a_short_profile_can_be_resumed(info: DeviceInfo, tmp_path: Path) -> Non
     after = read_measurements(folder)
     assert len(after) >= len(rows) + 4
     done = profile(None, folder, budget_s=0.1, resume=True)  # the device is that of the folder
-    assert done.points == len(after) + done.added and set(done.short_of_points) >= {"numpy_depthwise"}
+    assert done.points == len(after) + done.added and set(done.short_of_points) >= {"cpu numpy_depthwise"}
     after = read_measurements(folder)
     assert (folder / MEASUREMENTS).read_bytes().startswith(before)
-    assert len({m.sample for m in after}) == len(after) / 2, "a workload was measured twice"
+    lines = Counter((m.sample, m.side, m.implementation) for m in after)
+    assert set(lines.values()) == {1}, "a workload was measured twice"
     assert len(DeviceRecord.load(folder).sessions) == 3
 
     for m in after:
-        known = CPU_BY_NAME if m.side == "cpu" else LAYER_KERNELS
-        assert m.implementation in known
+        assert m.implementation in known_implementations(m.side)
+        if m.side == "cpu" and m.implementation in LAYER_KERNELS:
+            assert record.cpu_kernels is not None and m.threads in record.cpu_kernels.threads
         assert (m.threads in record.threads) if m.side == "cpu" else (m.compute_units in record.compute_units)
     with (folder / SYNC_COSTS).open() as file:
         for row in csv.DictReader(file):

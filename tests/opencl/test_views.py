@@ -172,7 +172,7 @@ def test_random_networks(sampled_link: Link, case: tuple[Graph, list[Task]]) -> 
     graph, tasks = case
     executor, feeds = Executor(graph, opened(sampled_link.info, 1, sampled_link.sync), 1), random_feeds(graph)
     # Kernels are left open: the strategy chose them for another device.
-    executor.load(Plan("", "", "", "", 0, 1, "", tuple(add_waits(graph, tasks)), {}, {}, 0.0, "", {}, {}))
+    executor.load(Plan("", "", "", "", 0, 1, "", tuple(add_waits(graph, tasks)), {}, {}, 0.0, "", {}, {}, "", ""))
     got, expected = executor.run(feeds), evaluate(graph, feeds)
     for name in graph.outputs:
         np.testing.assert_allclose(got[name], expected[name], rtol=1e-4, atol=1e-5, err_msg=name)

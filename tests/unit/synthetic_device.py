@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from coexec.backends.cpu import variant_for
+from coexec.device import CpuKernels
 from coexec.kernels.variant import GpuTraits
 from coexec.launch import launch
 from coexec.ops.base import SplitOp
@@ -33,7 +34,9 @@ DEVICE = DeviceRecord(
     cores=2,
     sync="svm_flags",
     sync_us=12.5,
+    slowdown=0.05,
     turn_us=3.0,
+    cpu_kernels=CpuKernels("synthetic:1", "Formula (2)", threads=(1,), vector_width=8, vector_registers=16),
     versions={},
     seed=0,
 )
@@ -64,17 +67,34 @@ def gpu_us(op: SplitOp, traits: GpuTraits) -> float:
     return 4 + waves * (tile_us * (1 + 20 / depth) + 0.02)
 
 
+def cpu_kernel_us(op: SplitOp, threads: int) -> float:
+    """As the GPU side, but for the launch."""
+    return 2 + gpu_us(op, cpu_traits(threads))
+
+
+def cpu_traits(threads: int) -> GpuTraits:
+    """Of what runs the CPU side's kernels."""
+    assert DEVICE.cpu_kernels is not None
+    traits = DEVICE.cpu_kernels.traits(threads)
+    assert traits is not None
+    return traits
+
+
 def rows_of(workload: Workload) -> list[dict[str, Any]]:
-    """Lines of measurements.csv for one workload."""
+    """Lines of measurements.csv for one workload; with one thread the CPU side has kernels too."""
     traits = DEVICE.traits(workload.compute_units)
     common = {"sample": workload.sample, "spread": 0.0, "repeats": 5, "unix_s": 0}
     kernel = launch(workload.gpu.kind, workload.gpu.columns(), traits).names()[0]
     gpu = {"side": "gpu", "implementation": kernel, "compute_units": workload.compute_units}
     cpu = {"side": "cpu", "implementation": variant_for(workload.cpu).name, "threads": workload.threads}
-    return [
+    rows = [
         {**common, **op_row(workload.gpu), **gpu, "median_us": gpu_us(workload.gpu, traits)},
         {**common, **op_row(workload.cpu), **cpu, "median_us": cpu_us(workload.cpu, workload.threads)},
     ]
+    if workload.threads == 1:
+        own = launch(workload.cpu.kind, workload.cpu.columns(), cpu_traits(1)).names()[0]
+        rows.append({**rows[1], "implementation": own, "median_us": cpu_kernel_us(workload.cpu, 1)})
+    return rows
 
 
 def sample(count: int, seed: int = 0) -> list[Workload]:
@@ -83,7 +103,7 @@ def sample(count: int, seed: int = 0) -> list[Workload]:
 
 
 def write_profile(folder: Path, count: int, noise: float = 0.0) -> Path:
-    """A profile folder with two lines per workload; ``noise`` is the relative error of a time."""
+    """A profile folder; ``noise`` is the relative error of a time."""
     folder.mkdir()
     DEVICE.save(folder)
     rng = np.random.default_rng(0)

@@ -37,6 +37,7 @@ from synthetic_device import write_profile
 
 from coexec.api import partition
 from coexec.errors import InputError
+from coexec.kernels import LAYER_KERNELS
 from coexec.predictors.model import shipped_profiles
 
 X = small_input()
@@ -174,6 +175,7 @@ def test_predict_for_a_device_that_is_not_here(folder: Path, profile: Path, tmp_
     for layer, row in zip(plan["layers"], document["explain"], strict=True):
         split = layer["cpu_us"] > 0 and layer["gpu_us"] > 0
         sync_us = 12.5 if split else 0.0  # what the profile says
+        assert layer["cpu_impl"] == "" or (layer["cpu_impl"] in LAYER_KERNELS) == (plan["cpu_device"] != "")
         assert layer["predicted_us"] == pytest.approx(max(layer["cpu_us"], layer["gpu_us"]) + sync_us)
         others = [row["cpu_only_us"], row["gpu_only_us"]]
         others += [row[key]["predicted_us"] for key in ("best_channel", "best_row") if row[key]]

@@ -33,7 +33,10 @@ class TwoMemories(Sync):
 
     def __init__(self, late: bool) -> None:
         session: Any = SimpleNamespace(
-            turn=threading.RLock(), takes_turns=lambda threads: False, cores=lambda threads: nullcontext()
+            info=SimpleNamespace(id="simulated:0"),
+            turn=threading.RLock(),
+            takes_turns=lambda threads: False,
+            cores=lambda threads: nullcontext(),
         )
         super().__init__(session)
         self.late = late
@@ -100,7 +103,7 @@ def test_outputs_are_those_of_one_memory(case: tuple[Graph, list[Task]], late: b
     sync = TwoMemories(late)
     simulation = Executor(graph, sync, 1)
     simulation._kernels = Binder(simulation.tensors, sync)
-    simulation.load(Plan("", "", "", "", 0, 1, "", tuple(add_waits(graph, tasks)), {}, {}, 0.0, "", {}, {}))
+    simulation.load(Plan("", "", "", "", 0, 1, "", tuple(add_waits(graph, tasks)), {}, {}, 0.0, "", {}, {}, "", ""))
     feeds = random_feeds(graph)
     expected, got = evaluate(graph, feeds), simulation.run(feeds)
     for name in graph.outputs:

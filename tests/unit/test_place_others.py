@@ -52,6 +52,9 @@ class Fixed:
     def sync_us(self) -> float:
         return self.hand_over
 
+    def slowdown(self) -> float:
+        raise AssertionError("nothing is split here")
+
     def turn_us(self) -> float:
         raise AssertionError("layers may be split here")
 

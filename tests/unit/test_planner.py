@@ -71,6 +71,9 @@ class Simulated:
     cpu_rate: float
     hand_over_us: float = 0.0
     gpu_fixed_us: float = 0.0
+    kernel_rate: float = 0.0
+    """Of the CPU side's kernels; 0 is unknown."""
+    slower: float = 0.0
     name: str = "closed form"
 
     def gpu_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
@@ -79,8 +82,17 @@ class Simulated:
     def cpu_us(self, kind: str, columns: Columns, threads: int) -> Floats:
         return np.asarray(flops_of(kind, columns) / self.cpu_rate)
 
+    def cpu_kernel_us(self, kind: str, columns: Columns, traits: GpuTraits) -> Floats:
+        return np.asarray(flops_of(kind, columns) / self.kernel_rate)
+
+    def knows_cpu_kernels(self, threads: int) -> bool:
+        return self.kernel_rate > 0
+
     def sync_us(self) -> float:
         return self.hand_over_us
+
+    def slowdown(self) -> float:
+        return self.slower
 
     def turn_us(self) -> float:
         return self.hand_over_us
@@ -140,6 +152,34 @@ def test_without_a_device_all_is_the_cpu_side() -> None:
     assert [layer.cut for layer in plan.layers] == [0, 0]
     assert {task.side for task in plan.tasks} == {"cpu"}
     assert plan.compute_units == 0
+
+
+WITH_KERNELS = replace(USE, cpu_device="own:0", cpu_device_name="own", cpu_traits=replace(TRAITS, vector_width=8))
+
+
+@pytest.mark.parametrize(
+    ("kernel_rate", "use", "cut", "code"),
+    [
+        (300, WITH_KERNELS, 320, "linear_tile"),
+        (50, WITH_KERNELS, 640, "numpy_matmul"),
+        (0, WITH_KERNELS, 640, "numpy_matmul"),  # nothing is known of kernels
+        (300, USE, 640, "numpy_matmul"),  # nothing can run them
+    ],
+)
+def test_the_cpu_side_takes_what_is_faster_there(kernel_rate: float, use: Resources, cut: int, code: str) -> None:
+    plan = make_plan(graph_of(LAYER), Simulated(100, 100, kernel_rate=kernel_rate), use)
+    (layer,) = plan.layers
+    assert (layer.cut, layer.cpu_impl) == (cut, code)
+    assert plan.predicted_ms == pytest.approx(WORK * cut / 1280 / 1e3)
+    by_kernel = code == "linear_tile"
+    assert (plan.cpu_device, plan.cpu_device_name) == (("own:0", "own") if by_kernel else ("", ""))
+
+
+@pytest.mark.parametrize(("slower", "cut", "us"), [(0.25, 640, WORK / 2 * 1.25), (1.5, 1280, WORK)])
+def test_sides_that_slow_one_another_split_less(slower: float, cut: int, us: float) -> None:
+    (layer,) = make_plan(graph_of(LAYER), Simulated(100, 100, slower=slower), USE).layers
+    assert layer.cut == cut
+    assert layer.predicted_us == pytest.approx(us)
 
 
 def test_one_side_has_all_layers_where_it_has_all_cores() -> None:
@@ -315,7 +355,18 @@ def test_missing_file(tmp_path: Path) -> None:
 
 
 Path_ = tuple[str | int, ...]
-TOP = ("schema", "model", "signature", "device", "device_name", "compute_units", "cpu_threads", "sync", "costs_from")
+TOP = (
+    "schema",
+    "model",
+    "signature",
+    "device",
+    "device_name",
+    "compute_units",
+    "cpu_threads",
+    "sync",
+    "costs_from",
+    "cpu_device",
+)
 FIELDS: list[Path_] = [
     *((name,) for name in (*TOP, "predicted_ms", "options", "units", "costs", "tasks")),
     *(("tasks", 0, name) for name in ("side", "node", "axis", "start", "stop", "implementation", "wait_for")),
@@ -418,6 +469,8 @@ DAMAGE: dict[str, Callable[[dict[str, Any]], Any]] = {
     "unknown strategy": lambda data: data.update(sync="telepathy"),
     "no threads": lambda data: data.update(cpu_threads=0),
     "no compute units": lambda data: data.update(compute_units=0),
+    "kernel on the CPU side, but no device for it": set_task(1, implementation="conv2d_direct"),
+    "device for kernels that are not there": lambda data: data.update(cpu_device="own:0"),
     "no device": lambda data: data.update(device="", compute_units=0),
     "newer schema": lambda data: data.update(schema=2),
 }
@@ -431,6 +484,18 @@ def test_damage_is_found(plan: Plan, damage: str) -> None:
     with pytest.raises(PlanError) as caught:
         check_plan(Plan.from_json(data), chain())
     assert "\n" not in str(caught.value)
+
+
+def test_kernels_on_the_cpu_side_need_a_device(plan: Plan) -> None:
+    data = copy.deepcopy(plan.to_json())
+    set_task(1, implementation="conv2d_direct")(data)
+    data.update(cpu_device="own:0", cpu_device_name="own")
+    check_plan(Plan.from_json(data), chain())
+    use = replace(WITH_KERNELS, device="", device_name="", traits=None)
+    alone = assemble(chain(), share_choices(chain(), "channel", 0.0), None, use)
+    assert alone.cpu_device == "own:0"
+    with pytest.raises(PlanError, match="on a device that is not here"):
+        build(chain(), alone)
 
 
 def test_a_plan_needs_no_more_cores_than_there_are(plan: Plan) -> None:
@@ -576,7 +641,7 @@ def test_a_tensor_that_is_input_and_residual_is_waited_for_as_a_whole() -> None:
     skip = Conv2d(1, 8, 4, 4, 8, 1, 1, residual=True)
     nodes = (Node("first", conv, ("x", "w"), ("a",)), Node("second", skip, ("a", "w", "", "a"), ("b",)))
     graph = Graph("skip", nodes, tensors, constants, ("x",), ("b",))
-    tasks = add_waits(graph, layer_tasks(graph, share_choices(graph, "channel", 0.5), {}, TRAITS))
+    tasks = add_waits(graph, layer_tasks(graph, share_choices(graph, "channel", 0.5), {}, USE))
     assert [(t.side, t.node, t.wait_for) for t in tasks[2:]] == [("gpu", "second", 1), ("cpu", "second", 1)]
 
 

@@ -22,7 +22,7 @@ import pytest
 from damage import NUMBERS_THAT_CANNOT_BE, VALUES, at, one_line, places, whole_files, with_value, without
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic_device import DEVICE, cpu_us, gpu_us, rows_of, sample, write_profile
+from synthetic_device import DEVICE, cpu_kernel_us, cpu_traits, cpu_us, gpu_us, rows_of, sample, write_profile
 
 from coexec.api import cost_source
 from coexec.backends.cpu import CPU_BY_NAME, variant_for
@@ -35,10 +35,11 @@ from coexec.ops.base import SplitOp, stack_columns
 from coexec.ops.conv2d import Conv2d
 from coexec.ops.linear import Linear
 from coexec.predictors import Predictors, load_predictors, match
-from coexec.predictors.features import feature_names
+from coexec.predictors.features import Form, feature_names
 from coexec.predictors.matching import differences_of, misfit
 from coexec.predictors.model_files import load_models
 from coexec.profiling.heldout import held_out
+from coexec.profiling.measuring import fit_split_costs
 from coexec.profiling.profile_files import (
     DEVICE as DEVICE_FILE,
 )
@@ -49,6 +50,7 @@ from coexec.profiling.profile_files import (
     SYNC_HEADER,
     DeviceRecord,
     Journal,
+    SplitTimes,
     op_row,
     read_measurements,
     read_sync_costs,
@@ -165,13 +167,14 @@ def test_resume_drops_half_a_line_and_keeps_the_rest(tmp_path: Path) -> None:
     folder = write_profile(tmp_path / "p", 20)
     path = folder / MEASUREMENTS
     before = path.read_bytes()
+    whole = read_measurements(folder)
     path.write_bytes(before + b"20,gpu,conv2d,conv2d_dir")
-    assert len(read_measurements(folder)) == 40
+    assert len(read_measurements(folder)) == len(whole)
     extra = rows_of(sample(21)[-1])[0]
     with Journal(path, HEADER, resume=True) as journal:
         assert path.read_bytes() == before
         journal.append(extra)
-    assert len(read_measurements(folder)) == 41
+    assert len(read_measurements(folder)) == len(whole) + 1
     assert path.read_bytes().startswith(before)
 
 
@@ -261,8 +264,10 @@ def _edit(column: str, value: str) -> Callable[[str], str]:
 def test_bad_lines_are_named(tmp_path: Path, edit: Callable[[str], str], message: str) -> None:
     path = write_profile(tmp_path / "p", 10) / MEASUREMENTS
     lines = path.read_text().splitlines()
-    assert lines[5].split(",")[1:3] == ["gpu", "conv2d"]
-    lines[5] = edit(lines[5])
+    # The fifth line is of a convolution on the GPU side.
+    first = next(line for line in lines if line.split(",")[1:3] == ["gpu", "conv2d"])
+    lines.remove(first)
+    lines.insert(5, edit(first))
     path.write_text("\n".join(lines) + "\n")
     before = path.read_bytes()
     with pytest.raises(ProfileError, match=message) as caught:
@@ -273,7 +278,7 @@ def test_bad_lines_are_named(tmp_path: Path, edit: Callable[[str], str], message
     if "\n" not in lines[5]:
         del lines[5]  # as the message says: all others are still there
         path.write_text("\n".join(lines) + "\n")
-        assert len(read_measurements(tmp_path / "p")) == 19
+        assert len(read_measurements(tmp_path / "p")) == len(lines) - 1
 
 
 CELLS = {
@@ -383,6 +388,34 @@ def test_damaged_sync_costs_are_refused(tmp_path: Path, value: str) -> None:
     one_line(caught.value)
 
 
+@pytest.mark.parametrize(("sync_us", "slowdown"), [(3.0, 0.0), (0.0, 0.25), (8.0, 0.1)])
+def test_what_splits_add_is_told_apart(sync_us: float, slowdown: float) -> None:
+    """A time for each, and a share of what the longer side takes; the shorter one does not matter."""
+    alone_us = [(20.0, 20.0), (50.0, 45.0), (90.0, 100.0), (700.0, 400.0), (1500.0, 2000.0)]
+    times = [SplitTimes(a, b, sync_us + (1 + slowdown) * max(a, b)) for a, b in alone_us]
+    assert fit_split_costs(times) == pytest.approx((sync_us, slowdown), abs=1e-9)
+    noisy = [
+        t._replace(split_us=t.split_us * (1 + e)) for t, e in zip(times * 6, np.tile([0.03, -0.03], 15), strict=True)
+    ]
+    found = fit_split_costs(noisy)
+    assert abs(found[0] - sync_us) < 1.5 and abs(found[1] - slowdown) < 0.06
+
+
+def test_splits_that_cost_nothing_cost_nothing() -> None:
+    assert fit_split_costs([SplitTimes(50.0, 40.0, 45.0), SplitTimes(500.0, 400.0, 450.0)]) == (0.0, 0.0)
+
+
+def test_kernels_of_a_cpu_side_without_a_device_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="training needs pandas (pip install coexec[train])")
+    from coexec.predictors.train import train
+
+    folder = write_profile(tmp_path / "p", 200)
+    replace(DEVICE, cpu_kernels=None).save(folder)
+    with pytest.raises(ProfileError, match=r"line \d+: device.json names nothing that runs kernels") as caught:
+        train(folder)
+    one_line(caught.value)
+
+
 def test_a_line_that_its_implementation_does_not_compute_is_named(tmp_path: Path) -> None:
     pytest.importorskip("pandas", reason="training needs pandas (pip install coexec[train])")
     from coexec.predictors.train import train
@@ -432,6 +465,13 @@ def test_predictions_of_unseen_shapes(trained: Path) -> None:
             lambda op, t=units: cpu_us(op, t),
         )
         assert errors.mean() < 0.05, (units, errors.mean())
+    assert [predictors.knows_cpu_kernels(threads) for threads in (1, 2)] == [True, False]
+    errors = _errors(
+        [w.cpu for w in unseen],
+        lambda k, c: predictors.cpu_kernel_us(k, c, cpu_traits(1)),
+        lambda op: cpu_kernel_us(op, 1),
+    )
+    assert errors.mean() < 0.05, errors.mean()
 
 
 def _errors(ops: list[SplitOp], predict: Callable[..., Any], truth: Callable[[SplitOp], float]) -> Any:
@@ -455,13 +495,13 @@ def test_larger_parts_than_measured_still_scale(trained: Path) -> None:
 def test_reported_accuracy_is_of_unseen_parts(trained: Path) -> None:
     reports = Predictors.load(trained).reports
     assert {(r.processor, r.implementation) for r in reports} == (
-        {("cpu", name) for name in CPU_BY_NAME} | {("gpu", name) for name in LAYER_KERNELS}
+        {("cpu", name) for name in (*CPU_BY_NAME, *LAYER_KERNELS)} | {("gpu", name) for name in LAYER_KERNELS}
     )
     for report in reports:
         # 1 % of noise was added to each time: nothing that has not seen it can be much below.
         assert report.mape is not None and 0.006 < report.mape < 0.08
         assert report.within_10pct is not None and report.within_10pct > 0.75
-    assert sum(r.points for r in reports) == 2 * POINTS
+    assert sum(r.points for r in reports) == sum(len(rows_of(w)) for w in sample(POINTS))
 
 
 def test_training_again_gives_the_same_models(damaged: Path, trained: Path) -> None:
@@ -558,30 +598,30 @@ def test_missing_training_packages_are_named(tmp_path: Path, monkeypatch: pytest
         train(folder)
 
 
-@pytest.mark.parametrize("side", ["cpu", "gpu"])
+@pytest.mark.parametrize("form", ["kernel", "routine"])
 @pytest.mark.parametrize("kind", ["linear", "conv2d"])
-def test_features_are_named_once_and_finite(side: str, kind: str) -> None:
-    from coexec.predictors.features import cpu_features, gpu_features, matrix
+def test_features_are_named_once_and_finite(form: Form, kind: str) -> None:
+    from coexec.predictors.features import kernel_features, matrix, routine_features
 
-    names = feature_names(side, kind)
+    names = feature_names(form, kind)
     assert len(set(names)) == len(names)
     ops = [w.gpu for w in sample(200) if w.gpu.kind == kind]
     columns = stack_columns([op.columns() for op in ops])
-    if side == "cpu":
-        features = cpu_features(kind, columns, 2)
+    if form == "routine":
+        features = routine_features(kind, columns, 2)
     else:
-        features = gpu_features(kind, columns, launch(kind, columns, DEVICE.traits(2)))
+        features = kernel_features(kind, columns, launch(kind, columns, DEVICE.traits(2)))
     assert tuple(features) == names
     assert np.isfinite(matrix(features, names)).all()
 
 
-def test_gpu_features_are_those_of_the_launch() -> None:
-    from coexec.predictors.features import gpu_features
+def test_a_kernels_features_are_those_of_the_launch() -> None:
+    from coexec.predictors.features import kernel_features
 
     op, traits = Linear(50, 768, 3072), GpuTraits(2, 16, 32, True)
     launches = launch("linear", op.columns(), traits)
     _, tile = launches.one()
-    features = gpu_features("linear", op.columns(), launches)
+    features = kernel_features("linear", op.columns(), launches)
     assert [features[n][0] for n in ("MR", "NV", "VW")] == [tile.defines[n] for n in ("MR", "NV", "VW")]
     groups = int(np.prod(tile.global_size))
     assert features["work_groups"][0] == groups
@@ -616,6 +656,11 @@ def _truncate(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
 
 
+def _numpy(data: dict[str, Any]) -> Any:
+    """Entry of a model of NumPy's convolutions."""
+    return next(m for m in data["models"] if m["implementation"] == "numpy_im2col")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -637,16 +682,16 @@ def _truncate(folder: Path) -> None:
         (_json(DEVICE_FILE, lambda d: d.update(compute_units=[1, 8])), "cores is 2"),
         (_json(DEVICE_FILE, lambda d: d.update(threads=[64])), "64 threads"),
         (_json("predictors.json", lambda d: d.update(schema=2)), "upgrade coexec"),
-        (_json("predictors.json", lambda d: d["features"]["cpu linear"].update(hash="0")), "other features"),
-        (_json("predictors.json", lambda d: d["features"]["cpu linear"]["names"].pop()), "other features"),
-        (_json("predictors.json", lambda d: d["features"].pop("cpu linear")), "other features"),
+        (_json("predictors.json", lambda d: d["features"]["routine linear"].update(hash="0")), "other features"),
+        (_json("predictors.json", lambda d: d["features"]["routine linear"]["names"].pop()), "other features"),
+        (_json("predictors.json", lambda d: d["features"].pop("kernel linear")), "other features"),
         (_json("predictors.json", lambda d: d.pop("models")), "damaged"),
         (_json("predictors.json", lambda d: d["models"][0].update(work_us=[1.0])), "rates"),
         (_json("predictors.json", lambda d: d["models"][0].update(mape=-0.5)), "mape"),
         (_json("predictors.json", lambda d: d["models"][0].update(file="../x.txt")), "'../x.txt'"),
         (_json("predictors.json", lambda d: d["models"][0].update(file=None)), "no model"),
         (_json("predictors.json", lambda d: d["models"][0].update(sha256=None)), "sha256"),
-        (_json("predictors.json", lambda d: d["models"][0].update(processor="gpu")), "computes no conv2d"),
+        (_json("predictors.json", lambda d: _numpy(d).update(processor="gpu")), "computes no conv2d"),
         (_json("predictors.json", lambda d: d["models"][0].update(op="linear")), "computes no linear"),
         (_json("predictors.json", lambda d: d["models"].append(d["models"][0])), "twice"),
         (_truncate, "is not the file that"),
@@ -682,6 +727,8 @@ def test_no_damaged_field_of_a_profile_makes_nonsense(damaged: Path, name: str) 
                 continue
             now = json.loads(value)
             assert title not in NUMBERS_THAT_CANNOT_BE or place[-1] == "seed" or "parameters" in place, (place, title)
+            if place == ("cpu_kernels",) and now is None:
+                continue  # nothing ran kernels there
             if isinstance(original, int | float) and not isinstance(original, bool):
                 assert isinstance(now, int | float) and not isinstance(now, bool), (place, title)
             else:

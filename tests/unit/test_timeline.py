@@ -28,7 +28,7 @@ def graph() -> Graph:
 def plan(*tasks: Task) -> Plan:
     costs = {"A": Costs(80.0, 100.0, SYNC_US, 110.0), "B": Costs(50.0, 30.0, SYNC_US, 60.0)}
     units = {"A": ("linear", 8), "B": ("linear", 8)}
-    return Plan("pair", "", "some:0", "", 1, 1, "", tasks, units, costs, 0.17, "test", {}, {})
+    return Plan("pair", "", "some:0", "", 1, 1, "", tasks, units, costs, 0.17, "test", {}, {}, "", "")
 
 
 def task(side: Any, node: str, wait_for: int) -> Task:

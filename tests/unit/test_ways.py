@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coexec.device import DeviceInfo, _c11_atomics, preference
+from coexec.device import CpuKernels, DeviceInfo, _c11_atomics, cpu_kernels, preference
 from coexec.errors import InputError
+from coexec.kernels.variant import GpuTraits
 from coexec.plan import Plan
 from coexec.ways import Machine, Way, best_over
 
@@ -90,7 +91,7 @@ def test_devices_are_listed_best_first() -> None:
 
 def test_the_best_plan_notes_what_each_way_should_take() -> None:
     plans = {"a": 3.0, "b": 2.0, "c": 5.0}
-    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "", {}, {})
+    blank = Plan("m", "s", "", "", 0, 1, "", (), {}, {}, 0.0, "", {}, {}, "", "")
     ways = [Way(name, 0, 1) for name in plans]
     best = best_over(ways, lambda way: replace(blank, predicted_ms=plans[way.name]))
     assert (best.predicted_ms, best.options) == (2.0, plans)
@@ -114,3 +115,47 @@ def test_atomics_are_used_where_the_compiler_has_them(
         handle.opencl_c_all_versions = [SimpleNamespace(version=major << 22) for major in versions]
         handle.opencl_c_features = [SimpleNamespace(name=f"__opencl_c_atomic_{name}") for name in features]
     assert _c11_atomics(handle) == options
+
+
+def cpu(name: str, svm: int = 0xB, on_caller: bool = False, usable: bool = True) -> DeviceInfo:
+    handle = SimpleNamespace(native_vector_width_float=8)
+    return DeviceInfo(name, name.upper(), "", "1", "cpu", 2, svm, usable, "", handle, on_caller)
+
+
+REAL = DeviceInfo("gpu", "", "", "", "gpu", 80, 0x0, True, "", None)
+
+
+@pytest.mark.parametrize(
+    ("found", "gpu", "device", "threads"),
+    [
+        ([], REAL, None, ()),
+        ([cpu("a")], REAL, "a", (1, 2)),
+        ([cpu("a"), cpu("b", svm=0xF)], REAL, "b", (1, 2)),  # takes the host's memory as it is
+        ([cpu("a", svm=0xF), cpu("b", on_caller=True)], REAL, "b", (1, 2)),
+        ([cpu("a", usable=False), REAL], REAL, None, ()),
+        # Beside an emulated GPU only on the calling thread: the driver's workers are in the other's way.
+        ([cpu("a")], cpu("a"), None, ()),
+        ([cpu("a"), cpu("b", on_caller=True)], cpu("a"), "b", (1,)),
+        ([cpu("b", on_caller=True)], cpu("b", on_caller=True), "b", (1,)),
+    ],
+)
+def test_what_runs_the_cpu_sides_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+    found: list[DeviceInfo],
+    gpu: DeviceInfo,
+    device: str | None,
+    threads: tuple[int, ...],
+) -> None:
+    monkeypatch.setattr("coexec.device.find_devices", lambda: tuple(found))
+    monkeypatch.setattr("coexec.device.cpu_cores", lambda: 2)
+    own = cpu_kernels(gpu)
+    assert (own.device if own else None, own.threads if own else ()) == (device, threads)
+
+
+def test_a_way_has_kernels_for_the_cpu_side_where_it_can_have_them() -> None:
+    own = CpuKernels("own:0", "own", (1,), 8, 16)
+    machine = replace(EMULATED, traits=lambda units: GpuTraits(units, 16, 32, True), cpu_kernels=own)
+    used = {way.name: machine.resources(way) for way in machine.ways()}
+    assert {name for name, use in used.items() if use.cpu_traits is not None} == {"3 + 1"}
+    assert used["3 + 1"].cpu_traits == GpuTraits(1, 8, 16, True) and used["3 + 1"].cpu_device == "own:0"
+    assert not any(use.cpu_device for name, use in used.items() if name != "3 + 1")

@@ -19,7 +19,7 @@ from coexec.plan import Plan
 from coexec.profiling.profile_files import write_json
 from coexec.timeline import save_timeline
 
-PLAN = Plan("m", "", "", "", 0, 1, "", (), {}, {}, 0.1, "test", {}, {})
+PLAN = Plan("m", "", "", "", 0, 1, "", (), {}, {}, 0.1, "test", {}, {}, "", "")
 PAGE = {"environment": {"versions": {}}, "models": [], "layers": [], "noise": None, "summary": [], "notes": []}
 Writer = tuple[Callable[[Path], None], type[CoexecError]]
 """Writes to a path, and what it raises."""
