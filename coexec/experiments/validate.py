@@ -163,7 +163,7 @@ def validate_model(
 
 def grid(op: SplitOp, setting: Setting, step: int | None, most: int) -> list[Choice]:
     """Both exclusive choices, and along each axis up to ``most`` cuts in between; the CPU's part by all it has."""
-    kernels = (True,) if setting.use.cpu_traits is None else (False, True)
+    kernels = (False,) if setting.use.cpu_traits is None else (False, True)
     cuts = [Choice(axis, cut) for axis in op.axes for cut in aligned_cuts(op, axis, setting.use, step, most)]
     return [only_gpu(op), *(replace(c, cpu_kernel=k) for k in kernels for c in (only_cpu(), *cuts))]
 
@@ -225,11 +225,13 @@ def validate_layer(layer: NamedLayer, chooser: Chooser, step: int | None, second
         "axis": choice.axis,
         "cut": choice.cut,
         "units": op.units(choice.axis),
+        "cpu_kernel": choice.cpu_kernel,
         "predicted_us": choice.costs.predicted_us,
         "measured_us": measured,
         "oracle_us": us[_key(op, oracle)],
         "oracle_axis": oracle.axis,
         "oracle_cut": oracle.cut,
+        "oracle_cpu_kernel": oracle.cpu_kernel,
         "cpu_us": cpu_us,
         "gpu_us": gpu_us,
         "efficiency": ideal_us(cpu_us, gpu_us) / measured,
